@@ -28,6 +28,8 @@ pub struct RemoteBackend<T: Transport> {
     regions: u16,
     free_regions: Vec<RegionId>,
     log: Log,
+    /// Events of the connection and its paths so far.
+    happened: u64,
     /// Why the association was lost last, or could not be set up again; `None` while it is up.
     lost: Option<AssociationError>,
 }
@@ -81,8 +83,16 @@ impl<T: Transport> RemoteBackend<T> {
             driver.add_path(transport, route, Some(factory), Duration::ZERO).map_err(start_error)?;
         }
         let log = Log::default();
-        let mut backend =
-            Self { driver, nqn: options.nqn, start, regions: 0, free_regions: Vec::new(), log, lost: None };
+        let mut backend = Self {
+            driver,
+            nqn: options.nqn,
+            start,
+            regions: 0,
+            free_regions: Vec::new(),
+            log,
+            happened: 1,
+            lost: None,
+        };
         let mut lost = None;
         loop {
             let worked = backend.driver.turn(backend.start.elapsed());
@@ -123,6 +133,12 @@ impl<T: Transport> RemoteBackend<T> {
     #[must_use]
     pub fn loss(&self) -> Option<&AssociationError> {
         self.lost.as_ref()
+    }
+
+    /// Grows whenever something happens to the connection, one of its paths or a namespace: a cheap way to see whether to ask again.
+    #[must_use]
+    pub fn happened(&self) -> u64 {
+        self.happened
     }
 
     /// How each path is: the one of the options' address first, then [`Options::paths`].
@@ -177,7 +193,8 @@ impl<T: Transport> RemoteBackend<T> {
     pub fn turn(&mut self) -> bool {
         let worked = self.driver.turn(self.start.elapsed());
         while let Some(event) = self.driver.poll_event() {
-            self.log.on_event(&event);
+            self.log.on_event(&event, |path| self.driver.address(path));
+            self.happened += 1;
             match event {
                 DriverEvent::Ready { .. } => self.lost = None,
                 DriverEvent::Lost(error) | DriverEvent::AttemptFailed(error) => self.lost = Some(error),

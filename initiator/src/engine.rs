@@ -235,7 +235,7 @@ impl<T: Transport> Engine<T> {
         while let Some(event) = self.driver.poll_event() {
             // Whoever waits for the first connection is told what happens to it.
             if self.observers.first.is_none() {
-                self.log.on_event(&event);
+                self.log.on_event(&event, |path| self.driver.address(path));
             }
             match event {
                 DriverEvent::Ready { .. } => {
@@ -249,13 +249,16 @@ impl<T: Transport> Engine<T> {
                 | DriverEvent::Foreign(..)
                 | DriverEvent::Restored(_)
                 | DriverEvent::PathReady(..)
-                | DriverEvent::PathLost(..)
                 | DriverEvent::PathFailed(..)
                 | DriverEvent::PathForeign(..) => self.publish(),
                 DriverEvent::AuthenticatedAgain => {
                     if let Some(waiting) = self.authenticating.take() {
                         let _ = waiting.send(true);
                     }
+                }
+                DriverEvent::PathLost(..) => {
+                    self.authenticating = None;
+                    self.publish();
                 }
                 DriverEvent::Lost(error) | DriverEvent::AttemptFailed(error) => {
                     // Who waits for an authentication learns from its end that it failed.

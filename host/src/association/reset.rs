@@ -32,13 +32,8 @@ impl Association {
     /// another one.
     pub fn reset(&mut self, now: Duration, impacted: ControllerInstance) -> bool {
         let Some(own) = self.controller.instance else { return false };
-        if self.state != State::Ready || self.reset.is_some() || own == impacted {
+        if self.state != State::Ready || self.reset.is_some() || own.cntlid == impacted.cntlid {
             return false;
-        }
-        if own.cntlid == impacted.cntlid {
-            // In another life: it has been reset since.
-            self.actions.push_back(Action::ResetEnded { impacted, successful: true });
-            return true;
         }
         let deadline = now.saturating_add(self.config.admin_timeout);
         self.reset = Some(Reset { impacted, is_logged: false, look_at: None, deadline });

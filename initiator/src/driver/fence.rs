@@ -18,6 +18,8 @@ use nvmf_block::BlockRange;
 
 #[derive(Debug)]
 struct Fence {
+    /// That of the controller.
+    path: usize,
     /// What Cross-Controller Reset knows the controller by; `None` where it has none.
     impacted: Option<ControllerInstance>,
     /// When it needs no reset any more.
@@ -69,6 +71,7 @@ impl<T: Transport> Driver<T> {
         let ranges = self.operations.changes_in_flight(path);
         if (lost.admin || !ranges.is_empty()) && lost.until > now {
             self.fences.0.push(Fence {
+                path,
                 impacted: lost.instance,
                 until: lost.until,
                 ranges,
@@ -81,6 +84,20 @@ impl<T: Transport> Driver<T> {
 
     /// Has fenced controllers reset through paths that are ready, each through one after the other until one can.
     pub(super) fn reset_fenced(&mut self, now: Duration) {
+        let before = self.fences.0.len();
+        // The controller is there again, in another life: it has been reset since. On another path the same number may be that of
+        // another target's controller.
+        self.fences.0.retain(|fence| {
+            let path = Some(&self.paths[fence.path]).filter(|path| path.is_ready());
+            let own = path.and_then(|path| path.association.as_ref()?.controller().instance);
+            let again = |own: ControllerInstance| {
+                fence.impacted.is_some_and(|impacted| impacted != own && impacted.cntlid == own.cntlid)
+            };
+            !own.is_some_and(again)
+        });
+        if self.fences.0.len() < before {
+            self.operations.resume(Wait::Fence);
+        }
         for fence in self.fences.0.iter_mut().filter(|fence| fence.resetting.is_none()) {
             let Some(impacted) = fence.impacted else { continue };
             for (number, path) in self.paths.iter_mut().enumerate() {

@@ -50,6 +50,13 @@ impl Head {
         let (paths, foreign_on) = (PathSet::default(), PathSet::default());
         Self { opened, in_use, blocked: None, paths, foreign_on }
     }
+
+    fn admission(&self) -> Admission {
+        match self.blocked {
+            Some(Blocked { failed: true, .. }) => Admission::Fail(BlockError::Gone),
+            _ => Admission::On(self.paths),
+        }
+    }
 }
 
 /// By NSID.
@@ -70,13 +77,7 @@ pub(super) enum Admission {
 
 impl Heads {
     pub(super) fn admission(&self, nsid: Nsid) -> Admission {
-        match self.heads.get(&nsid) {
-            None => Admission::On(self.ready),
-            Some(Head { blocked: Some(Blocked { failed: true, .. }), .. }) => {
-                Admission::Fail(BlockError::Gone)
-            }
-            Some(head) => Admission::On(head.paths),
-        }
+        self.heads.get(&nsid).map_or(Admission::On(self.ready), Head::admission)
     }
 
     /// The bytes in a block as its opener counts them.
@@ -162,14 +163,15 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// An operation was submitted: from now on events tell what happens to the namespace.
-    pub(super) fn use_head(&mut self, nsid: Nsid) {
-        let Some(head) = self.heads.heads.get_mut(&nsid) else { return };
+    /// An operation was submitted: where it may go. From now on events tell what happens to the namespace.
+    pub(super) fn use_head(&mut self, nsid: Nsid) -> Admission {
+        let Some(head) = self.heads.heads.get_mut(&nsid) else { return Admission::On(self.heads.ready) };
         if !core::mem::replace(&mut head.in_use, true)
             && let Some(Blocked { reason: Reason::Foreign(mismatch), .. }) = head.blocked
         {
             self.events.push_back(DriverEvent::Foreign(nsid, mismatch));
         }
+        head.admission()
     }
 
     /// The namespaces in use in whose place there is another disk now, on every path that shows any, and how it differs.

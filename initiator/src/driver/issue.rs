@@ -18,7 +18,9 @@ impl<T: Transport> Driver<T> {
     pub(super) fn issue(&mut self, now: Duration) {
         loop {
             while let Some(index) = self.operations.pop_unrouted() {
-                self.route(index);
+                if let Some(nsid) = self.operations.get(index).map(|operation| operation.nsid) {
+                    self.route(index, self.heads.admission(nsid));
+                }
             }
             self.issue_admin(now);
             for path in 0..self.paths.len() {
@@ -32,12 +34,12 @@ impl<T: Transport> Driver<T> {
     }
 
     /// Gives an operation that has nothing in flight to a path, or has it wait for one.
-    pub(super) fn route(&mut self, index: u32) {
-        let Some(operation) = self.operations.get(index) else { return };
-        match self.heads.admission(operation.nsid) {
+    pub(super) fn route(&mut self, index: u32, admission: Admission) {
+        match admission {
             Admission::Fail(error) => self.operations.end(index, Err(error)),
             Admission::On(paths) => {
-                let paths = operation.avoid.map_or(paths, |avoid| paths.rather_without(avoid));
+                let avoid = self.operations.get(index).and_then(|operation| operation.avoid);
+                let paths = avoid.map_or(paths, |avoid| paths.rather_without(avoid));
                 match self.operations.chooser.choose(paths) {
                     Some(path) => self.operations.route(index, path),
                     None => self.operations.wait(index, Wait::Path),
@@ -193,6 +195,10 @@ impl<T: Transport> Driver<T> {
         let own = &self.paths[path].recovery;
         let any = self.paths.iter().map(|path| &path.recovery).find(|recovery| recovery.may_queue());
         let recovery: &Recovery = any.unwrap_or(own);
-        self.operations.on_lost(path, |begun| recovery.fate_of_lost(begun));
+        let shut = self.shut;
+        self.operations.on_lost(path, |begun| match shut {
+            true => Fate::Fail(BlockError::Gone),
+            false => recovery.fate_of_lost(begun),
+        });
     }
 }

@@ -243,10 +243,10 @@ impl<T: Transport> Driver<T> {
     /// # Errors
     /// [`Full`]: nothing was taken.
     pub fn submit(&mut self, tag: Tag, nsid: Nsid, op: BlockOp) -> Result<(), Full> {
-        self.use_head(nsid);
+        let admission = self.use_head(nsid);
         let may_queue = self.may_queue();
         if let Some(index) = self.operations.submit(tag, nsid, op, may_queue)? {
-            self.route(index);
+            self.route(index, admission);
         }
         Ok(())
     }

@@ -73,10 +73,16 @@ impl<T: Transport> Driver<T> {
         }
         self.paths.push(path);
         self.operations.add_path();
+        self.descriptor.watch(&self.paths);
         self.paths.iter_mut().for_each(|path| path.recovery.be_one_of_several());
         self.tell_paths(now);
         self.act(now);
         Ok(())
+    }
+
+    /// Where the controller of a path listens.
+    pub(crate) fn address(&self, path: usize) -> SocketAddr {
+        self.paths[path].config.address
     }
 
     /// How each path is.

@@ -180,6 +180,11 @@ impl<T: Transport> Path<T> {
         self.close_if_gone(now);
     }
 
+    /// Its connections are being closed, which may take its time.
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing && !self.shut
+    }
+
     fn close_if_gone(&mut self, now: Duration) {
         if !self.closing || self.queues.iter().flatten().any(|queue| queue.link != LinkState::Closed) {
             return;

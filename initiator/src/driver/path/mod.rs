@@ -6,6 +6,7 @@
 //! | `link` | queues: opened, connected, closed; a transport whose device is lost, replaced |
 //! | `queue` | the commands in flight on one queue |
 //! | `admin` | admin and Fabrics commands |
+//! | `regions` | memory that operations use, and the parts of them that move it |
 //! | `authentication` | what is computed for an authentication, and the key for TLS that it makes |
 //!
 //! A path knows nothing of the others. What concerns all of them it leaves as [`Note`]s to the driver.
@@ -14,23 +15,22 @@ mod admin;
 mod authentication;
 mod link;
 mod queue;
+mod regions;
 
 pub(in crate::driver) use queue::Owner;
 
 use super::{AdminReply, DriverConfig, Factory, StartError};
-use crate::transport::{Arrival, Data, Payload, Transport, TransportError};
+use crate::transport::{Arrival, Transport};
 use admin::{AdminInFlight, KeyRefused};
 use authentication::Computing;
 use core::time::Duration;
 use link::IoEnd;
 use nvme_proto::admin::cross_controller_reset::ControllerInstance;
 use nvme_proto::{Nsid, Qid, Status};
-use nvmf_block::{BlockOp, Buffer, RegionId};
 use nvmf_host::admin::AdminCommand;
-use nvmf_host::io::{Part, PartData};
 use nvmf_host::{Action, Association, AssociationError, Decision, Outcome, Recovery};
-use nvmf_memory::Memory;
 use queue::{Finished, Queue};
+use regions::Region;
 use std::collections::VecDeque;
 
 /// What happened to a path, for the driver to act on.
@@ -66,11 +66,6 @@ pub(super) struct Lost {
     pub(super) until: Duration,
     /// An admin command of the user's was in flight.
     pub(super) admin: bool,
-}
-
-struct Region<R> {
-    memory: Memory,
-    region: R,
 }
 
 /// One path.
@@ -151,68 +146,8 @@ impl<T: Transport> Path<T> {
     pub(super) fn on_others(&mut self, now: Duration, ready: bool) {
         self.has_company = ready;
         self.recovery.on_others(now, ready);
-    }
-
-    pub(super) fn register(&mut self, id: RegionId, memory: &Memory) -> Result<(), TransportError> {
-        let region = self.transport.register(memory)?;
-        let index = usize::from(id.0);
-        if self.regions.len() <= index {
-            self.regions.resize_with(index + 1, || None);
-        }
-        self.deregister(id);
-        self.regions[index] = Some(Region { memory: memory.clone(), region });
-        Ok(())
-    }
-
-    /// Whether a buffer lies in its region.
-    pub(super) fn holds(&self, buffer: &Buffer) -> bool {
-        let region = self.regions.get(usize::from(buffer.region.0)).and_then(Option::as_ref);
-        region.is_some_and(|region| region.memory.contains(buffer.offset, buffer.len))
-    }
-
-    /// Sends a part of an operation on this queue; `false`: it was not sent.
-    pub(super) fn send_part(
-        &mut self,
-        now: Duration,
-        queue: usize,
-        index: u32,
-        op: &BlockOp,
-        part: &Part,
-    ) -> bool {
-        // It was found to lie in its region.
-        let user = op.buffer().and_then(|buffer| {
-            let region = self.regions.get(usize::from(buffer.region.0))?.as_ref()?;
-            Some((&region.region, buffer.offset))
-        });
-        let user_data = |at: usize, len, payload| {
-            user.map_or(Data::None, |(region, start)| Data::User { region, offset: start + at, len, payload })
-        };
-        let data = match part.data {
-            PartData::None => Data::None,
-            PartData::Range { ref bytes, in_capsule } => Data::Bytes { bytes, in_capsule },
-            PartData::FromController { offset, len } => user_data(offset, len, Payload::FromController),
-            PartData::ToController { offset, len, in_capsule } => {
-                let payload = if in_capsule { Payload::InCapsule } else { Payload::ToController };
-                user_data(offset, len, payload)
-            }
-        };
-        let deadline = Some(now.saturating_add(self.config.io_timeout));
-        let Some(Some(pair)) = self.queues.get_mut(queue) else { return false };
-        match pair.send(&mut self.transport, Owner::Operation(index), &part.command, data, deadline) {
-            Ok(()) => {
-                self.on_sent(now);
-                true
-            }
-            Err(refused) => {
-                self.on_refused(now, queue, refused);
-                false
-            }
-        }
-    }
-
-    pub(super) fn deregister(&mut self, id: RegionId) {
-        if let Some(region) = self.regions.get_mut(usize::from(id.0)).and_then(Option::take) {
-            self.transport.deregister(region.region);
+        if ready && self.is_closing() {
+            self.close_queues(now);
         }
     }
 
