@@ -6,11 +6,13 @@ use crate::connect::{Via, reach};
 use crate::namespace::choose;
 use anyhow::{Context, Result, anyhow};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nvmf_attached::DiskLock;
+use nvme_proto::admin::log_page::AnaState;
+use nvme_proto::fabrics::discovery::TransportType;
+use nvmf_attached::{AttachedPath, DiskLock, State};
 use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Tag};
 use nvmf_host::{AssociationError, Namespace};
 use nvmf_initiator::transport::AnyTransport;
-use nvmf_initiator::{ConnectionState, RemoteBackend};
+use nvmf_initiator::{ConnectionState, PathStatus, RemoteBackend};
 use nvmf_spin::Spin;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -74,6 +76,27 @@ impl Control {
     }
 }
 
+/// The state of a connection or a path, as it is written down.
+pub(super) fn state_of(state: ConnectionState) -> State {
+    match state {
+        ConnectionState::Live => State::Live,
+        ConnectionState::Connecting => State::Reconnecting,
+        ConnectionState::Foreign => State::Foreign,
+        ConnectionState::Lost => State::Lost,
+    }
+}
+
+/// What nvme-cli and the kernel call it.
+fn ana_name(state: AnaState) -> &'static str {
+    match state {
+        AnaState::OPTIMIZED => "optimized",
+        AnaState::NON_OPTIMIZED => "non-optimized",
+        AnaState::INACCESSIBLE => "inaccessible",
+        AnaState::PERSISTENT_LOSS => "persistent-loss",
+        _ => "change",
+    }
+}
+
 /// How the thread is reached, and whom it tells. `U` is what it says when it serves.
 pub(super) struct Wires<U> {
     pub(super) control: Arc<Control>,
@@ -92,7 +115,7 @@ pub(super) fn changes(mut states: watch::Receiver<Change>) -> impl AsyncFnMut() 
 
 /// The state that a thread's connection begins with.
 pub(super) fn live() -> (watch::Sender<Change>, watch::Receiver<Change>) {
-    watch::channel(Change { state: ConnectionState::Live, reason: None })
+    watch::channel(Change { state: ConnectionState::Live, reason: None, paths: Vec::new() })
 }
 
 /// Runs what blocks on a thread of its own, which nobody waits for when the process ends.
@@ -112,9 +135,10 @@ pub(super) struct Remote {
     pub(super) via: Via,
     control: Arc<Control>,
     changes: watch::Sender<Change>,
-    /// The state that was told last, and the loss.
+    /// What was told last: the state, the loss, and of how much of what happened.
     state: ConnectionState,
     loss: Option<AssociationError>,
+    happened: u64,
     spin: Spin,
     spin_max: Duration,
     /// When the clock of `spin` started.
@@ -143,6 +167,7 @@ impl Remote {
             changes,
             state: ConnectionState::Live,
             loss: None,
+            happened: 0,
             spin: Spin::new(),
             spin_max: connection.spin,
             start: Instant::now(),
@@ -200,13 +225,36 @@ impl Remote {
 
     fn tell(&mut self) {
         let (state, loss) = (self.backend.state(), self.backend.loss());
-        if self.state != state || self.loss.as_ref() != loss {
-            self.state = state;
+        let happened = self.backend.happened();
+        if self.state != state || self.loss.as_ref() != loss || self.happened != happened {
+            (self.state, self.happened) = (state, happened);
             self.loss = loss.cloned();
             let foreign = self.backend.foreign().find(|(nsid, _)| *nsid == self.namespace.nsid);
-            let change = Change::new(state, loss, foreign.map(|(_, mismatch)| mismatch));
+            let change = Change {
+                paths: self.paths(),
+                ..Change::new(state, loss, foreign.map(|(_, mismatch)| mismatch))
+            };
             self.changes.send_replace(change);
         }
+    }
+
+    /// The paths, as they are written down; none where there is one only.
+    pub(super) fn paths(&self) -> Vec<AttachedPath> {
+        let nsid = self.namespace.nsid;
+        let paths = self.backend.paths();
+        let several = paths.len() > 1;
+        let attached = |path: PathStatus| AttachedPath {
+            address: path.address.to_string(),
+            transport: if path.transport == TransportType::TCP { "tcp" } else { "rdma" }.to_owned(),
+            state: state_of(path.state),
+            ana_state: path
+                .access
+                .iter()
+                .find(|(of, _)| *of == nsid)
+                .map(|(_, access)| ana_name(*access).to_owned()),
+            reason: path.lost.map(|error| error.to_string()),
+        };
+        paths.into_iter().filter(|_| several).map(attached).collect()
     }
 
     /// Flushes what was written, if that is possible until then, and ends the connection.

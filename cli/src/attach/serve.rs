@@ -2,12 +2,13 @@
 
 use super::form::Server;
 use super::registry::{Claim, Registry};
+use super::remote::state_of;
 use super::{AttachOptions, in_use, process, socket, ublk};
 use crate::connect::Via;
 use crate::print::chain;
 use crate::runtime::run;
 use anyhow::{Context, Result, bail};
-use nvmf_attached::{Attachment, DiskLock, State, VERSION};
+use nvmf_attached::{AttachedPath, Attachment, DiskLock, State, VERSION};
 use nvmf_host::{AssociationError, Mismatch, Namespace};
 use nvmf_initiator::ConnectionState;
 use sd_notify::NotifyState;
@@ -151,6 +152,8 @@ pub(super) struct Change {
     pub(super) state: ConnectionState,
     /// Why, where the disk cannot be used.
     pub(super) reason: Option<String>,
+    /// The paths, where there are several.
+    pub(super) paths: Vec<AttachedPath>,
 }
 
 impl Change {
@@ -165,7 +168,7 @@ impl Change {
             ConnectionState::Foreign => mismatch.map(|mismatch| mismatch.to_string()),
             ConnectionState::Connecting | ConnectionState::Lost => loss.map(ToString::to_string),
         };
-        Self { state, reason }
+        Self { state, reason, paths: Vec::new() }
     }
 }
 
@@ -245,18 +248,14 @@ impl Service<'_> {
         tokio::time::timeout(IN_USE_TIME_MAX, asked).await.ok().and_then(Result::ok).unwrap_or_default()
     }
 
-    fn connection_is(&mut self, Change { state, reason }: Change) {
+    fn connection_is(&mut self, Change { state, reason, paths }: Change) {
+        self.entry.paths = paths;
         // An end that is put off is what counts, and its reason.
         if self.entry.state == State::Ending {
-            return;
+            return self.set(State::Ending);
         }
         self.entry.reason = reason;
-        self.set(match state {
-            ConnectionState::Live => State::Live,
-            ConnectionState::Connecting => State::Reconnecting,
-            ConnectionState::Foreign => State::Foreign,
-            ConnectionState::Lost => State::Lost,
-        });
+        self.set(state_of(state));
     }
 
     fn set(&mut self, state: State) {
