@@ -36,7 +36,7 @@ pub struct Attachment {
     pub device: Option<PathBuf>,
     /// The NBD socket, if it has one.
     pub socket: Option<PathBuf>,
-    /// Why it is not a block device, where that was wanted.
+    /// Why it is not a block device, where that was wanted; which namespace it is, where it was taken of several.
     pub note: Option<String>,
     /// The state of its connection and of its server.
     pub state: State,

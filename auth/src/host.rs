@@ -188,6 +188,15 @@ impl Host {
         self.key.take()
     }
 
+    /// How it failed, if the controller is being told: it may hang up before it answers.
+    #[must_use]
+    pub fn failure(&self) -> Option<HostError> {
+        match self.state {
+            State::Finishing(result) => result.err(),
+            _ => None,
+        }
+    }
+
     /// The message was sent.
     ///
     /// # Errors

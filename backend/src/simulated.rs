@@ -310,9 +310,11 @@ impl SimulatedDevices {
         self.in_flight.iter().filter(|(of, _)| *of == device.0 as usize).count()
     }
 
-    /// The operations on blocks that are in flight, and may yet take effect.
-    pub fn pending(&self) -> impl Iterator<Item = Given> {
-        let taken = self.in_flight.iter().filter(|(_, operation)| operation.refused.is_none());
+    /// The operations on blocks of a device that are in flight, and may yet take effect.
+    pub fn pending(&self, device: DeviceId) -> impl Iterator<Item = Given> {
+        let of = device.0 as usize;
+        let taken =
+            self.in_flight.iter().filter(move |(on, operation)| *on == of && operation.refused.is_none());
         taken.filter_map(|(_, operation)| Given::of(&operation.op, operation.given))
     }
 

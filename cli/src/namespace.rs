@@ -1,9 +1,13 @@
 //! Which namespace of a subsystem is meant.
 
+use crate::print::human;
 use anyhow::{Result, anyhow};
 use nvme_proto::{Nqn, Nsid};
 use nvmf_host::Namespace;
 use uuid::Uuid;
+
+/// Namespaces that are named where one was taken of several.
+const LISTED_MAX: usize = 16;
 
 /// The namespace that was asked for; the first of those that there are, where none was.
 pub(crate) fn choose(nqn: &Nqn, asked_for: Option<Nsid>, namespaces: &[Namespace]) -> Result<Nsid> {
@@ -11,6 +15,22 @@ pub(crate) fn choose(nqn: &Nqn, asked_for: Option<Nsid>, namespaces: &[Namespace
     asked_for.or(first).ok_or_else(|| {
         anyhow!("{nqn} has no namespace for this host: check the target's configuration, and its log")
     })
+}
+
+/// What is said where one of several was taken and none was asked for.
+pub(crate) fn taken_of(nqn: &Nqn, taken: Nsid, namespaces: &[Namespace]) -> Option<String> {
+    if namespaces.len() < 2 {
+        return None;
+    }
+    let shown = |it: &Namespace| format!("{} ({})", it.nsid, human(it.geometry.bytes()));
+    let listed = namespaces.iter().take(LISTED_MAX).map(shown).collect::<Vec<_>>().join(", ");
+    let more = match namespaces.len().saturating_sub(LISTED_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Some(format!(
+        "{nqn} has several namespaces: {listed}{more}. This is {taken}; another is chosen by --nsid"
+    ))
 }
 
 /// Its UUID, if it has one.

@@ -49,10 +49,6 @@ type Result<T> = core::result::Result<T, ConfigError>;
 pub(crate) fn check(text: &str, file: &file::File) -> Result<Config> {
     let checker = Checker { text };
     let target = checker.target(&file.target)?;
-    if file.listener.is_empty() {
-        let message = "no [[listener]]: add one with address = \"ADDRESS:4420\", or nobody can connect";
-        return Err(ConfigError::at(text, &(0..0), message));
-    }
     let listeners = file.listener.iter().map(|l| checker.listener(l)).collect::<Result<Vec<_>>>()?;
     // An RDMA device and NVMe/TCP may have the same.
     for transport in [Transport::Rdma, Transport::Tcp] {

@@ -17,7 +17,7 @@ pub struct Config {
     pub target: Target,
     /// The discovery service.
     pub discovery: Discovery,
-    /// Where it listens: at least one, no address twice over one transport.
+    /// Where it listens: no address twice over one transport.
     pub listeners: Vec<Listener>,
     /// What it exports: no NQN twice.
     pub subsystems: Vec<Subsystem>,
@@ -420,31 +420,36 @@ impl Config {
         check::check(text, &file)
     }
 
-    /// Why no host could use anything of it, if so. A reload may come to that and back; a start may not.
+    /// What is missing before any host can use a disk, and how it is added. A target starts all the same: it may be
+    /// filled by commands.
     #[must_use]
     pub fn serves_nothing(&self) -> Option<&'static str> {
-        if self.subsystems.is_empty() {
+        if self.listeners.is_empty() {
             return Some(
-                "no [[subsystem]]: add one, with nqn and a [[subsystem.namespace]], or there is nothing to serve",
-            );
-        }
-        if self.subsystems.iter().all(|subsystem| subsystem.namespaces.is_empty()) {
-            return Some(
-                "no [[subsystem.namespace]]: add one with nsid = 1 and path = \"…\", or there is nothing to serve",
+                "no [[listener]]: add one with `nvmf-target ctl listener add ADDRESS -t tcp`, or to the file",
             );
         }
         if self.listeners.iter().all(|listener| listener.discovery_only) {
             return Some(
-                "every [[listener]] has discovery_only = true: add one without it, or no host can use a disk",
+                "every [[listener]] has discovery_only: add one without it with `nvmf-target ctl listener add ADDRESS \
+                 -t tcp`, or to the file",
             );
         }
-        let mut with_disks = self.listeners.iter().filter(|listener| !listener.discovery_only);
-        let takes_configured = |tls| matches!(tls, Tls::Required | Tls::Concat);
-        let without_keys = self.lacks_keys() && with_disks.all(|listener| takes_configured(listener.tls));
-        without_keys.then_some(
-            "every [[listener]] with disks has tls = \"required\" or \"concat\", and no host has a key for it: add a [[host]] with nqn and \
-             tls_key_file (nvmf gen-tls-key makes a key), or tls_keyring to [target]",
+        if self.subsystems.is_empty() {
+            return Some(
+                "no [[subsystem]]: add one with `nvmf-target ctl subsystem add NQN --host HOSTNQN`, or to the file",
+            );
+        }
+        let is_empty = self.subsystems.iter().all(|subsystem| subsystem.namespaces.is_empty());
+        is_empty.then_some(
+            "no [[subsystem.namespace]]: add one with `nvmf-target ctl namespace add NQN PATH`, or to the file",
         )
+    }
+
+    /// Whether it has neither a listener nor a subsystem, as an empty file.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.listeners.is_empty() && self.subsystems.is_empty()
     }
 
     /// Whether a listener has TLS, but no host a key, nor one to make it with. A reload may come to that, when the last key

@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn future_completed_by_another_thread_wakes_block_on() {
-        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let (sender, receiver) = futures_channel::oneshot::channel();
         let thread = std::thread::spawn(move || sender.send(7));
         assert_eq!(block_on(receiver), Ok(7));
         assert_eq!(thread.join().unwrap(), Ok(()));
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn nested_block_on_takes_no_wake_of_the_outer() {
-        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let (sender, receiver) = futures_channel::oneshot::channel();
         let waker = std::thread::spawn(move || sender.send(7));
         let both = async {
             let inner = block_on(async { 1 });

@@ -122,8 +122,7 @@ impl Buffer {
     /// # Panics
     /// When there are more than it has.
     pub fn copy_from(&mut self, bytes: &[u8]) {
-        assert!(bytes.len() <= self.len, "{} bytes into a buffer of {}", bytes.len(), self.len);
-        self.piece().memory.write(0, bytes);
+        self.write_at(0, bytes);
     }
 
     /// Copies its first bytes into `bytes`.
@@ -131,8 +130,30 @@ impl Buffer {
     /// # Panics
     /// When more are wanted than it has.
     pub fn copy_to(&self, bytes: &mut [u8]) {
-        assert!(bytes.len() <= self.len, "{} bytes out of a buffer of {}", bytes.len(), self.len);
-        self.piece().memory.read(0, bytes);
+        self.read_at(0, bytes);
+    }
+
+    /// Copies `bytes` into it, from its byte `offset` on.
+    ///
+    /// # Panics
+    /// When they lead past its end.
+    pub fn write_at(&mut self, offset: usize, bytes: &[u8]) {
+        self.check("into", offset, bytes.len());
+        self.piece().memory.write(offset, bytes);
+    }
+
+    /// Copies its bytes from `offset` on into `bytes`.
+    ///
+    /// # Panics
+    /// When more are wanted than it has.
+    pub fn read_at(&self, offset: usize, bytes: &mut [u8]) {
+        self.check("out of", offset, bytes.len());
+        self.piece().memory.read(offset, bytes);
+    }
+
+    fn check(&self, what: &str, offset: usize, len: usize) {
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        assert!(inside, "{len} bytes at byte {offset} {what} a buffer of {}", self.len);
     }
 
     /// The same bytes, named for an operation.

@@ -5,14 +5,16 @@ use crate::driver::{Factory, PathStatus, Route};
 use crate::engine::{FirstError, Observers, SharedSnapshot, Snapshot};
 use crate::mailbox::Message;
 use crate::shared_driver::SharedDriver;
+use crate::state::{self, Changes, StateReceiver};
+use crate::statistics::{Counters, Statistics};
 use crate::transport::Transport;
 use crate::{AdminReply, Device, Error, Options};
+use futures_channel::oneshot;
 use nvme_proto::Nsid;
 use nvmf_auth::host::Secrets;
 use nvmf_host::admin::AdminCommand;
 use nvmf_host::{AssociationError, ControllerInfo, DiscoveryLog, Mismatch, Namespace, NamespaceIdentity};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::{oneshot, watch};
 
 /// The state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +44,8 @@ pub(crate) struct Shared {
     pub(crate) pool: Arc<BufferPool>,
     /// The disks that were opened: one under each NSID, for the life of the connection.
     opened: Mutex<Vec<NamespaceIdentity>>,
-    state: watch::Receiver<ConnectionState>,
+    state: StateReceiver,
+    counters: Arc<Counters>,
 }
 
 impl Drop for Shared {
@@ -82,10 +85,16 @@ impl Connection {
     ) -> Result<Self, Error> {
         let snapshot = SharedSnapshot::default();
         let (first, connected) = oneshot::channel();
-        let (its_state, state) = watch::channel(ConnectionState::Connecting);
+        let (its_state, state) = state::channel();
         let config = options.driver_config();
         let shared_driver = SharedDriver::new(config.operations as usize, options.spin)?;
-        let observers = Observers { snapshot: Arc::clone(&snapshot), state: its_state, first: Some(first) };
+        let counters = Arc::<Counters>::default();
+        let observers = Observers {
+            snapshot: Arc::clone(&snapshot),
+            state: its_state,
+            counters: Arc::clone(&counters),
+            first: Some(first),
+        };
         let thread_driver = Arc::clone(&shared_driver);
         let body = move || crate::thread::run(transport, more_paths, config, thread_driver, observers);
         let system = |reason: String| Error::System { what: "cannot start a connection", reason };
@@ -96,7 +105,7 @@ impl Connection {
         // From here on a dropped future closes the connection: `shared` is its only handle.
         let pool = BufferPool::new(Arc::clone(&shared_driver));
         let opened = Mutex::default();
-        let shared = Arc::new(Shared { pool, options, shared_driver, snapshot, opened, state });
+        let shared = Arc::new(Shared { pool, options, shared_driver, snapshot, opened, state, counters });
         match connected.await {
             Ok(Ok(())) => Ok(Self { shared }),
             Ok(Err(FirstError::System(reason))) => Err(system(reason)),
@@ -114,18 +123,24 @@ impl Connection {
     /// Its state.
     #[must_use]
     pub fn state(&self) -> ConnectionState {
-        *self.shared.state.borrow()
+        self.shared.state.get()
     }
 
     /// Its state, as soon as that is another than `known`.
     pub async fn state_after(&self, known: ConnectionState) -> ConnectionState {
-        let mut state = self.shared.state.clone();
-        match state.wait_for(|state| *state != known).await {
-            Ok(state) => *state,
-            // The thread is gone.
-            Err(_) if known != ConnectionState::Lost => ConnectionState::Lost,
-            Err(_) => core::future::pending().await,
-        }
+        self.shared.state.after(known).await
+    }
+
+    /// What changes from now on.
+    #[must_use]
+    pub fn changes(&self) -> Changes {
+        self.shared.state.changes()
+    }
+
+    /// What it has done so far.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        self.shared.counters.get()
     }
 
     /// Why the controller was lost last, or the last attempt to connect again failed; `None` while it is connected.

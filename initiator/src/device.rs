@@ -1,14 +1,13 @@
 //! A namespace as a block device.
 
 use crate::connection::Shared;
+use crate::engine::TIMED_OUT;
 use crate::operation::Operation;
-use crate::{Buffer, Error};
+use crate::{Buffer, Connection, Error, Failed};
+use core::time::Duration;
 use nvme_proto::Nsid;
 use nvmf_block::{BlockOp, BlockRange, Geometry};
 use std::sync::Arc;
-
-/// Bytes that the copying forms move at once.
-const COPY_LEN: usize = 1 << 20;
 
 /// A namespace as a block device. Cheap to clone; may be used from many threads at once.
 ///
@@ -16,15 +15,57 @@ const COPY_LEN: usize = 1 << 20;
 /// The futures need no runtime. One that is dropped leaves its operation to finish; whether it took effect is not known then.
 #[derive(Clone)]
 pub struct Device {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
     nsid: Nsid,
     /// As it was when it was opened.
     geometry: Geometry,
+    timeout: Option<Duration>,
+}
+
+/// An operation that goes on without being waited for.
+pub(crate) struct Begun<'a> {
+    device: &'a Device,
+    operation: Operation<'a>,
+    what: &'static str,
+    offset: u64,
+    len: u64,
+}
+
+impl Begun<'_> {
+    /// Waits for its end, and gives back the buffer that it has.
+    async fn buffer(self) -> Result<Buffer, Failed> {
+        let closed = Failed { error: Error::Closed, buffer: None };
+        self.end().await?.ok_or(closed)
+    }
+
+    /// Waits for its end.
+    pub(crate) async fn end(self) -> Result<Option<Buffer>, Failed> {
+        let Self { device, operation, what, offset, len } = self;
+        match operation.await {
+            Some((Ok(()), buffer)) => Ok(buffer),
+            Some((Err(source), buffer)) => {
+                let error = match buffer.as_ref().and_then(Buffer::refused) {
+                    Some(reason) => Error::Memory { bytes: len, reason },
+                    None if source == TIMED_OUT => Error::TimedOut { what, offset, len },
+                    None => Error::Io { what, offset, len, source },
+                };
+                Err(Failed { error, buffer })
+            }
+            None => Err(Failed { error: device.shared.closed(), buffer: None }),
+        }
+    }
 }
 
 impl Device {
     pub(crate) fn new(shared: Arc<Shared>, nsid: Nsid, geometry: Geometry) -> Self {
-        Self { shared, nsid, geometry }
+        Self { shared, nsid, geometry, timeout: None }
+    }
+
+    /// The same device, of which each operation fails with [`Error::TimedOut`] that has not ended after so long. It goes on all
+    /// the same, with its buffer, and may take effect.
+    #[must_use]
+    pub fn with_timeout(&self, timeout: Duration) -> Self {
+        Self { timeout: Some(timeout), ..self.clone() }
     }
 
     /// Its number.
@@ -45,6 +86,26 @@ impl Device {
         now.map_or(self.geometry, |namespace| namespace.geometry)
     }
 
+    /// Bytes of a block.
+    pub(crate) fn block_size(&self) -> usize {
+        self.geometry.block_size as usize
+    }
+
+    /// The connection that it came from.
+    #[must_use]
+    pub fn connection(&self) -> Connection {
+        Connection { shared: Arc::clone(&self.shared) }
+    }
+
+    /// That the namespace is the disk that was opened, as far as is known.
+    pub(crate) fn check_identity(&self) -> Result<(), Error> {
+        let snapshot = self.shared.lock_snapshot();
+        match snapshot.foreign.iter().find(|(nsid, _)| *nsid == self.nsid) {
+            Some((nsid, mismatch)) => Err(Error::Foreign { nsid: *nsid, mismatch: *mismatch }),
+            None => Ok(()),
+        }
+    }
+
     /// Memory for operations, registered once and used again.
     ///
     /// # Errors
@@ -56,70 +117,36 @@ impl Device {
     /// Fills the buffer from `offset` on, without a copy; with one, when the buffer is another connection's.
     ///
     /// # Errors
-    /// [`Error::Misaligned`], [`Error::Io`], [`Error::Memory`], and what ended the connection.
-    pub async fn read(&self, offset: u64, buffer: Buffer) -> Result<Buffer, Error> {
-        let range = self.range("a read", offset, buffer.len() as u64)?;
-        let op = |into| BlockOp::Read { range, into };
-        self.with_buffer("a read", op, offset, buffer).await
+    /// [`Error::Misaligned`], [`Error::Io`], [`Error::Memory`], and what ended the connection; with the buffer.
+    pub async fn read(&self, offset: u64, buffer: Buffer) -> Result<Buffer, Failed> {
+        self.with_buffer("a read", |range, into| BlockOp::Read { range, into }, offset, buffer).await
     }
 
     /// Writes the buffer at `offset`, without a copy; with one, when the buffer is another connection's.
     ///
     /// # Errors
     /// As [`Device::read`].
-    pub async fn write(&self, offset: u64, buffer: Buffer) -> Result<Buffer, Error> {
-        self.write_with(offset, buffer, false).await
+    pub async fn write(&self, offset: u64, buffer: Buffer) -> Result<Buffer, Failed> {
+        let op = |range, from| BlockOp::Write { range, from, fua: false };
+        self.with_buffer("a write", op, offset, buffer).await
     }
 
     /// The same, durable when it ends (force unit access).
     ///
     /// # Errors
     /// As [`Device::read`].
-    pub async fn write_fua(&self, offset: u64, buffer: Buffer) -> Result<Buffer, Error> {
-        self.write_with(offset, buffer, true).await
-    }
-
-    async fn write_with(&self, offset: u64, buffer: Buffer, fua: bool) -> Result<Buffer, Error> {
-        let range = self.range("a write", offset, buffer.len() as u64)?;
-        let op = |from| BlockOp::Write { range, from, fua };
+    pub async fn write_fua(&self, offset: u64, buffer: Buffer) -> Result<Buffer, Failed> {
+        let op = |range, from| BlockOp::Write { range, from, fua: true };
         self.with_buffer("a write", op, offset, buffer).await
     }
 
     /// Succeeds if the device holds the buffer's bytes at `offset`; else [`Error::Io`] with
-    /// [`nvmf_block::BlockError::CompareFailed`].
+    /// [`BlockError::CompareFailed`](crate::BlockError::CompareFailed).
     ///
     /// # Errors
     /// As [`Device::read`].
-    pub async fn compare(&self, offset: u64, buffer: Buffer) -> Result<Buffer, Error> {
-        let range = self.range("a compare", offset, buffer.len() as u64)?;
-        let op = |with| BlockOp::Compare { range, with };
-        self.with_buffer("a compare", op, offset, buffer).await
-    }
-
-    /// Reads into memory of any kind, by way of a buffer.
-    ///
-    /// # Errors
-    /// As [`Device::read`].
-    pub async fn read_to(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
-        self.range("a read", offset, into.len() as u64)?;
-        for (part, at) in into.chunks_mut(COPY_LEN).zip((offset..).step_by(COPY_LEN)) {
-            self.read(at, self.buffer(part.len())?).await?.copy_to(part);
-        }
-        Ok(())
-    }
-
-    /// Writes memory of any kind, by way of a buffer.
-    ///
-    /// # Errors
-    /// As [`Device::read`].
-    pub async fn write_from(&self, offset: u64, from: &[u8]) -> Result<(), Error> {
-        self.range("a write", offset, from.len() as u64)?;
-        for (part, at) in from.chunks(COPY_LEN).zip((offset..).step_by(COPY_LEN)) {
-            let mut buffer = self.buffer(part.len())?;
-            buffer.copy_from(part);
-            self.write(at, buffer).await?;
-        }
-        Ok(())
+    pub async fn compare(&self, offset: u64, buffer: Buffer) -> Result<Buffer, Failed> {
+        self.with_buffer("a compare", |range, with| BlockOp::Compare { range, with }, offset, buffer).await
     }
 
     /// Makes durable every write that ended before this began.
@@ -127,7 +154,7 @@ impl Device {
     /// # Errors
     /// [`Error::Io`], and what ended the connection.
     pub async fn flush(&self) -> Result<(), Error> {
-        self.run("a flush", BlockOp::Flush, 0, 0, None).await.map(drop)
+        self.run("a flush", BlockOp::Flush, 0).await
     }
 
     /// A hint that the range is not needed.
@@ -136,7 +163,7 @@ impl Device {
     /// As [`Device::read`].
     pub async fn deallocate(&self, offset: u64, len: u64) -> Result<(), Error> {
         let range = self.range("a deallocation", offset, len)?;
-        self.run("a deallocation", BlockOp::Deallocate { range }, offset, len, None).await.map(drop)
+        self.run("a deallocation", BlockOp::Deallocate { range }, offset).await
     }
 
     /// Makes the range read as zeroes; with `deallocate` its space may be given back.
@@ -152,7 +179,7 @@ impl Device {
     ) -> Result<(), Error> {
         let range = self.range("a write of zeroes", offset, len)?;
         let op = BlockOp::WriteZeroes { range, deallocate, fua };
-        self.run("a write of zeroes", op, offset, len, None).await.map(drop)
+        self.run("a write of zeroes", op, offset).await
     }
 
     /// Makes the device read the range without transferring it: an error says that it cannot be read.
@@ -161,10 +188,10 @@ impl Device {
     /// As [`Device::read`].
     pub async fn verify(&self, offset: u64, len: u64) -> Result<(), Error> {
         let range = self.range("a verification", offset, len)?;
-        self.run("a verification", BlockOp::Verify { range }, offset, len, None).await.map(drop)
+        self.run("a verification", BlockOp::Verify { range }, offset).await
     }
 
-    fn range(&self, what: &'static str, offset: u64, len: u64) -> Result<BlockRange, Error> {
+    pub(crate) fn range(&self, what: &'static str, offset: u64, len: u64) -> Result<BlockRange, Error> {
         let block_size = self.geometry.block_size;
         let size = u64::from(block_size);
         if !offset.is_multiple_of(size) || !len.is_multiple_of(size) {
@@ -176,44 +203,58 @@ impl Device {
     async fn with_buffer(
         &self,
         what: &'static str,
-        op: impl FnOnce(nvmf_block::Buffer) -> BlockOp,
+        op: impl FnOnce(BlockRange, nvmf_block::Buffer) -> BlockOp,
         offset: u64,
         buffer: Buffer,
-    ) -> Result<Buffer, Error> {
-        let len = buffer.len() as u64;
+    ) -> Result<Buffer, Failed> {
+        let range = match self.range(what, offset, buffer.len() as u64) {
+            Ok(range) => range,
+            Err(error) => return Err(Failed { error, buffer: Some(buffer) }),
+        };
         if buffer.is_of(&self.shared.pool) {
-            let op = op(buffer.name());
-            return self.run(what, op, offset, len, Some(buffer)).await?.ok_or(Error::Closed);
+            let op = op(range, buffer.name());
+            return self.begin(what, op, offset, Some(buffer)).buffer().await;
         }
         // Its region number names other memory here: the data go through a buffer of this connection's.
-        let own = self.buffer(buffer.len())?;
-        let op = op(own.name());
+        let own = match self.buffer(buffer.len()) {
+            Ok(own) => own,
+            Err(error) => return Err(Failed { error, buffer: Some(buffer) }),
+        };
+        let op = op(range, own.name());
         let reads = matches!(op, BlockOp::Read { .. });
         if !reads {
             buffer.copy_into(&own);
         }
-        let own = self.run(what, op, offset, len, Some(own)).await?.ok_or(Error::Closed)?;
-        if reads {
-            own.copy_into(&buffer);
+        match self.begin(what, op, offset, Some(own)).buffer().await {
+            Ok(own) if reads => own.copy_into(&buffer),
+            Ok(_) => {}
+            Err(Failed { error, .. }) => return Err(Failed { error, buffer: Some(buffer) }),
         }
         Ok(buffer)
     }
 
-    async fn run(
-        &self,
-        what: &'static str,
-        op: BlockOp,
-        offset: u64,
-        len: u64,
-        buffer: Option<Buffer>,
-    ) -> Result<Option<Buffer>, Error> {
-        match Operation::new(&self.shared.shared_driver, self.nsid, op, buffer).await {
-            Some((Ok(()), buffer)) => Ok(buffer),
-            Some((Err(source), buffer)) => Err(match buffer.and_then(|buffer| buffer.refused()) {
-                Some(reason) => Error::Memory { bytes: len, reason },
-                None => Error::Io { what, offset, len, source },
-            }),
-            None => Err(self.shared.closed()),
-        }
+    /// Submits a read that is waited for later.
+    pub(crate) fn begin_read(&self, offset: u64, buffer: Buffer) -> Result<Begun<'_>, Error> {
+        let range = self.range("a read", offset, buffer.len() as u64)?;
+        let op = BlockOp::Read { range, into: buffer.name() };
+        Ok(self.begin("a read", op, offset, Some(buffer)))
+    }
+
+    /// Submits a write that is waited for later.
+    pub(crate) fn begin_write(&self, offset: u64, buffer: Buffer) -> Result<Begun<'_>, Error> {
+        let range = self.range("a write", offset, buffer.len() as u64)?;
+        let op = BlockOp::Write { range, from: buffer.name(), fua: false };
+        Ok(self.begin("a write", op, offset, Some(buffer)))
+    }
+
+    fn begin(&self, what: &'static str, op: BlockOp, offset: u64, buffer: Option<Buffer>) -> Begun<'_> {
+        let len = op.range().map_or(0, |range| range.blocks * u64::from(self.geometry.block_size));
+        let mut operation = Operation::new(&self.shared.shared_driver, self.nsid, op, buffer, self.timeout);
+        operation.begin();
+        Begun { device: self, operation, what, offset, len }
+    }
+
+    async fn run(&self, what: &'static str, op: BlockOp, offset: u64) -> Result<(), Error> {
+        self.begin(what, op, offset, None).end().await.map(drop).map_err(Error::from)
     }
 }

@@ -7,15 +7,20 @@ use crate::log::Log;
 use crate::mailbox::{Mailbox, Message, Request};
 use crate::sleep::SLEEP_MAX;
 use crate::slot::Reply;
+use crate::state::StateSender;
+use crate::statistics::{Counters, Kind};
 use crate::transport::Transport;
 use core::time::Duration;
+use futures_channel::oneshot;
 use nvme_proto::Nsid;
-use nvmf_block::{Completion, Tag};
+use nvmf_block::{BlockError, Completion, Tag};
 use nvmf_host::{AssociationError, ControllerInfo, DiscoveryLog, Mismatch, Namespace};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
-use tokio::sync::{oneshot, watch};
+
+/// What an operation ends with for whom it took too long: ETIMEDOUT. No device ends one with it.
+pub(crate) const TIMED_OUT: BlockError = BlockError::Os(110);
 
 /// What is known of the controller, for all handles to read.
 #[derive(Debug, Clone, Default)]
@@ -54,7 +59,8 @@ impl From<StartError> for FirstError {
 /// Those that are told what happens to a connection.
 pub(crate) struct Observers {
     pub(crate) snapshot: SharedSnapshot,
-    pub(crate) state: watch::Sender<ConnectionState>,
+    pub(crate) state: StateSender,
+    pub(crate) counters: Arc<Counters>,
     /// Told the result of the first attempt; `None` afterwards.
     pub(crate) first: Option<oneshot::Sender<FirstResult>>,
 }
@@ -84,6 +90,16 @@ pub(crate) struct Descriptor {
     pub(crate) fd: Option<OwnedFd>,
 }
 
+/// An operation that the driver has.
+struct Pending {
+    /// Kept until its end, also where nobody waits any longer.
+    buffer: Option<Buffer>,
+    reply: Option<Reply>,
+    /// How long somebody waits.
+    until: Option<Duration>,
+    kind: Kind,
+}
+
 /// The driver, and the futures that wait for its operations.
 pub(crate) struct Engine<T: Transport> {
     driver: Driver<T>,
@@ -91,7 +107,9 @@ pub(crate) struct Engine<T: Transport> {
     /// The latest time that it was told. A caller that waited for the lock brings an earlier one.
     now: Duration,
     /// By tag.
-    pending: Vec<Option<(Option<Buffer>, Reply)>>,
+    pending: Vec<Option<Pending>>,
+    /// The earliest time at which somebody does not wait any longer.
+    until: Option<Duration>,
     free: Vec<usize>,
     /// Operations that found no room in the driver, and what came after them for operations to come.
     backlog: VecDeque<Message>,
@@ -119,6 +137,7 @@ impl<T: Transport> Engine<T> {
             observers,
             now: Duration::ZERO,
             pending: (0..operations).map(|_| None).collect(),
+            until: None,
             free: (0..operations).rev().collect(),
             backlog: VecDeque::new(),
             incoming: VecDeque::new(),
@@ -169,6 +188,9 @@ impl<T: Transport> Engine<T> {
             }
             Message::Submit(_) if self.closes => {}
             Message::Register(_) | Message::Deregister(_) | Message::Submit(_) => {
+                if let Message::Submit(request) = &message {
+                    self.note_until(request.until);
+                }
                 self.backlog.push_back(message);
             }
         }
@@ -211,8 +233,47 @@ impl<T: Transport> Engine<T> {
             self.free.push(tag);
             return Some(request);
         }
-        self.pending[tag] = Some((request.buffer, request.reply));
+        let Request { op, buffer, reply, until, .. } = request;
+        self.pending[tag] = Some(Pending { buffer, reply: Some(reply), until, kind: Kind::of(&op) });
         None
+    }
+
+    /// Somebody waits until then at most.
+    fn note_until(&mut self, until: Option<Duration>) {
+        self.until = [self.until, until].into_iter().flatten().min();
+    }
+
+    /// Tells those that they have waited long enough. Their operations go on.
+    fn expire(&mut self) {
+        if self.until.is_none_or(|until| self.now < until) {
+            return;
+        }
+        self.until = None;
+        let now = self.now;
+        let mut next = None;
+        let mut is_late = |until: Option<Duration>| {
+            let is_late = until.is_some_and(|until| until <= now);
+            if !is_late {
+                next = [next, until].into_iter().flatten().min();
+            }
+            is_late
+        };
+        for pending in self.pending.iter_mut().flatten() {
+            if pending.reply.is_some() && is_late(pending.until) {
+                pending.reply.take().expect("it is there").send(Err(TIMED_OUT), None);
+            }
+        }
+        let mut late = Vec::new();
+        self.backlog.retain_mut(|message| match message {
+            Message::Submit(request) if is_late(request.until) => {
+                late.push((core::mem::take(&mut request.reply), request.buffer.take()));
+                false
+            }
+            _ => true,
+        });
+        // Nothing of these was done.
+        late.into_iter().for_each(|(reply, buffer)| reply.send(Err(TIMED_OUT), buffer));
+        self.until = next;
     }
 
     fn complete(&mut self) -> bool {
@@ -221,10 +282,13 @@ impl<T: Transport> Engine<T> {
         let worked = !completions.is_empty();
         for completion in completions.drain(..) {
             let tag = usize::try_from(completion.tag.0).expect("a tag of ours");
-            if let Some((buffer, reply)) = self.pending[tag].take() {
+            if let Some(Pending { buffer, reply, kind, .. }) = self.pending[tag].take() {
                 self.free.push(tag);
-                // If the future was dropped, its buffer goes back to the pool here.
-                reply.send(completion.result, buffer);
+                self.observers.counters.on_end(kind, completion.result.is_ok());
+                // If nobody waits, its buffer goes back to the pool here.
+                if let Some(reply) = reply {
+                    reply.send(completion.result, buffer);
+                }
             }
         }
         self.completions = completions;
@@ -238,7 +302,10 @@ impl<T: Transport> Engine<T> {
                 self.log.on_event(&event, |path| self.driver.address(path));
             }
             match event {
-                DriverEvent::Ready { .. } => {
+                DriverEvent::Ready { after } => {
+                    if after.is_some() {
+                        self.observers.counters.on_reconnect();
+                    }
                     self.publish();
                     self.observers.snapshot.lock().unwrap_or_else(PoisonError::into_inner).lost = None;
                     if let Some(first) = self.observers.first.take() {
@@ -249,8 +316,11 @@ impl<T: Transport> Engine<T> {
                 | DriverEvent::Foreign(..)
                 | DriverEvent::Restored(_)
                 | DriverEvent::PathReady(..)
-                | DriverEvent::PathFailed(..)
                 | DriverEvent::PathForeign(..) => self.publish(),
+                DriverEvent::PathFailed(..) => {
+                    let paths = self.driver.paths();
+                    self.observers.snapshot.lock().unwrap_or_else(PoisonError::into_inner).paths = paths;
+                }
                 DriverEvent::AuthenticatedAgain => {
                     if let Some(waiting) = self.authenticating.take() {
                         let _ = waiting.send(true);
@@ -303,6 +373,8 @@ impl<T: Transport> Engine<T> {
         snapshot.discovery_log = association.discovery_log().clone();
         snapshot.foreign = self.driver.foreign().collect();
         snapshot.paths = self.driver.paths();
+        drop(snapshot);
+        self.observers.state.namespaces_changed();
     }
 }
 
@@ -326,6 +398,7 @@ impl<T: Transport<Region: Send> + Send> Turn for Engine<T> {
         if self.closes {
             return;
         }
+        self.note_until(request.until);
         let refused = if self.backlog.is_empty() { self.begin(request) } else { Some(request) };
         // Behind the messages that wait, one of which may be the registration of its buffer.
         self.backlog.extend(refused.map(Message::Submit));
@@ -337,10 +410,11 @@ impl<T: Transport<Region: Send> + Send> Turn for Engine<T> {
         let mut worked = self.catch_up();
         worked |= self.driver.turn(now);
         worked |= self.complete();
+        self.expire();
         self.on_events();
         let state = self.driver.state();
         if core::mem::replace(&mut self.state, state) != state {
-            self.observers.state.send_replace(state);
+            self.observers.state.set(state);
         }
         worked
     }
@@ -355,7 +429,7 @@ impl<T: Transport<Region: Send> + Send> Turn for Engine<T> {
             return None;
         }
         let latest = now.saturating_add(SLEEP_MAX);
-        Some(self.driver.poll_timeout().map_or(latest, |at| at.min(latest)))
+        Some([self.driver.poll_timeout(), self.until].into_iter().flatten().fold(latest, Duration::min))
     }
 
     fn is_over(&self) -> bool {

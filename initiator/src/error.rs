@@ -1,13 +1,17 @@
 //! What can go wrong, on what, and what to do about it.
 
+use crate::Buffer;
+use core::fmt;
 use nvme_proto::{Nqn, Nsid};
 use nvmf_block::BlockError;
 use nvmf_host::{AssociationError, Mismatch, Namespace};
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Why something could not be done.
 #[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The controller cannot be connected to, or was lost for good.
     #[error("cannot use {nqn} at {address}")]
@@ -30,6 +34,16 @@ pub enum Error {
         len: u64,
         /// Why.
         source: BlockError,
+    },
+    /// An operation took longer than its [`crate::Device`] lets it. It goes on.
+    #[error("{what} of {len} bytes at byte {offset} has not ended in time")]
+    TimedOut {
+        /// Which.
+        what: &'static str,
+        /// Where.
+        offset: u64,
+        /// Bytes.
+        len: u64,
     },
     /// Not whole blocks.
     #[error("{what} of {len} bytes at byte {offset}: both must be multiples of the block size, {block_size}")]
@@ -128,10 +142,124 @@ impl Error {
         match self {
             Self::Io { source, .. } => Some(*source),
             Self::Misaligned { .. } => Some(BlockError::BadBuffer),
+            Self::TimedOut { .. } => Some(crate::engine::TIMED_OUT),
             // ENOMEM: nothing is wrong with the disk.
             Self::Memory { .. } => Some(BlockError::Os(12)),
             Self::Closed | Self::Association { .. } | Self::Foreign { .. } => Some(BlockError::Gone),
             _ => None,
         }
+    }
+}
+
+/// An operation that failed, and the buffer that it had.
+#[derive(Debug)]
+pub struct Failed {
+    /// Why.
+    pub error: Error,
+    /// Its buffer; of a read, with bytes of any kind in it. `None` where the connection ended and took it along.
+    pub buffer: Option<Buffer>,
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for Failed {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
+}
+
+impl From<Failed> for Error {
+    fn from(failed: Failed) -> Self {
+        failed.error
+    }
+}
+
+/// What an operation that failed may have done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Effect {
+    /// Nothing: it was refused before anything was done.
+    Nothing,
+    /// It is not known: all of it, a part, or nothing. A write may be done again; what must not be done twice must be looked at first.
+    Unknown,
+}
+
+impl Error {
+    /// What the operation may have done that failed with it. What is longer than one command may be
+    /// ([`crate::ControllerInfo::transfer_bytes_max`]) goes in parts, of which others may have been done: this is of a single one.
+    #[must_use]
+    pub fn effect(&self) -> Effect {
+        match self {
+            Self::Io { source, .. } => match source {
+                BlockError::OutOfRange
+                | BlockError::BadBuffer
+                | BlockError::ReadOnly
+                | BlockError::CompareFailed
+                | BlockError::NotCompared
+                | BlockError::Unsupported
+                | BlockError::ReservationConflict => Effect::Nothing,
+                BlockError::NoSpace
+                | BlockError::Medium
+                | BlockError::CacheLost
+                | BlockError::Gone
+                | BlockError::Aborted
+                | BlockError::Device(_)
+                | BlockError::Os(_) => Effect::Unknown,
+            },
+            Self::TimedOut { .. } | Self::Association { .. } | Self::Closed => Effect::Unknown,
+            Self::Misaligned { .. }
+            | Self::NoSuchNamespace { .. }
+            | Self::Identity { .. }
+            | Self::Foreign { .. }
+            | Self::Memory { .. }
+            | Self::System { .. }
+            | Self::Raw { .. } => Effect::Nothing,
+        }
+    }
+
+    /// The kind of error of the standard library that says the same.
+    #[must_use]
+    pub fn kind(&self) -> io::ErrorKind {
+        use io::ErrorKind;
+        match self {
+            Self::Io { source, .. } => match source {
+                BlockError::OutOfRange | BlockError::BadBuffer => ErrorKind::InvalidInput,
+                BlockError::ReadOnly => ErrorKind::ReadOnlyFilesystem,
+                BlockError::NoSpace => ErrorKind::StorageFull,
+                BlockError::CompareFailed => ErrorKind::InvalidData,
+                BlockError::Unsupported => ErrorKind::Unsupported,
+                BlockError::Gone => ErrorKind::NotConnected,
+                BlockError::Aborted => ErrorKind::ConnectionAborted,
+                BlockError::ReservationConflict => ErrorKind::ResourceBusy,
+                BlockError::Os(errno) => io::Error::from_raw_os_error(*errno).kind(),
+                BlockError::Medium
+                | BlockError::CacheLost
+                | BlockError::NotCompared
+                | BlockError::Device(_) => ErrorKind::Other,
+            },
+            Self::Association { .. } | Self::Foreign { .. } | Self::Closed => ErrorKind::NotConnected,
+            Self::Misaligned { .. } | Self::Raw { .. } => ErrorKind::InvalidInput,
+            Self::NoSuchNamespace { .. } => ErrorKind::NotFound,
+            Self::TimedOut { .. } => ErrorKind::TimedOut,
+            Self::Memory { .. } => ErrorKind::OutOfMemory,
+            Self::Identity { .. } | Self::System { .. } => ErrorKind::Other,
+        }
+    }
+}
+
+impl From<Error> for io::Error {
+    /// Of the kind that [`Error::kind`] says, with the error in it.
+    fn from(error: Error) -> Self {
+        Self::new(error.kind(), error)
+    }
+}
+
+impl From<Failed> for io::Error {
+    fn from(failed: Failed) -> Self {
+        failed.error.into()
     }
 }

@@ -1,6 +1,7 @@
 //! Who this host is: its NQN and its identifier, where nvme-cli keeps them.
 
 use crate::Error;
+use core::str::FromStr;
 use nvme_proto::{HostId, Nqn};
 use std::fs::File;
 use std::io::{self, Write};
@@ -22,8 +23,12 @@ impl HostIdentity {
     /// # Errors
     /// When the system has no randomness.
     pub fn generate() -> Result<Self, Error> {
-        let uuid = Uuid::new_v4().into_bytes();
-        Ok(Self { nqn: Nqn::from_uuid(uuid), id: HostId(uuid) })
+        Ok(Self::of_uuid(Uuid::new_v4()))
+    }
+
+    fn of_uuid(uuid: Uuid) -> Self {
+        let uuid = uuid.into_bytes();
+        Self { nqn: Nqn::from_uuid(uuid), id: HostId(uuid) }
     }
 
     /// This machine's: from `/etc/nvme/hostnqn` and `/etc/nvme/hostid`, which nvme-cli uses as well; else from `nvmf` in this user's
@@ -107,6 +112,15 @@ impl HostIdentity {
             Ok(Some(kept)) => write_new(folder, "hostid", &kept.id.to_string()),
             _ => Ok(()),
         }
+    }
+}
+
+impl FromStr for HostIdentity {
+    type Err = Error;
+
+    /// That of a UUID, which is its host identifier and in its NQN.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        uuid(Path::new("(a UUID)"), text).map(Self::of_uuid)
     }
 }
 

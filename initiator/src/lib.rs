@@ -26,8 +26,13 @@
 //! | [`Options`], [`HostIdentity`] | whom to connect to, as whom, with how many queues |
 //! | [`Connection`] | a connection to a controller, with a thread of its own for reconnects, keep-alive and events |
 //! | [`ConnectionState`], [`Mismatch`] | its state; how a namespace differs from the disk that was opened |
+//! | [`Change`], [`Changes`], [`Statistics`] | what happens to a connection, and what it has done |
 //! | [`Device`] | a namespace: reads, writes and the rest as futures that need no runtime |
 //! | [`Buffer`] | memory that is registered once and moved without copies |
+//! | [`blocking`] | the same for code that blocks: `Read`, `Write`, `Seek`, and bytes at any place |
+//! | `Stream` | tokio's `AsyncRead`, `AsyncWrite` and `AsyncSeek`, with the feature `tokio` |
+//! | [`Error`], [`Failed`], [`Effect`] | what went wrong; the buffer back; whether anything may have been done |
+//! | [`reservation`] | who may write to a disk: keys, reservations, and the fence of a standby |
 //! | [`raw`] | any Admin or I/O command, with a bounded amount of data |
 //! | [`discover`] | what a target exports |
 //! | [`RemoteBackend`] | the same without a thread: submit, flush and poll on the caller's own, for the least latency |
@@ -48,9 +53,11 @@
 
 pub mod backend;
 mod block_on;
+pub mod blocking;
 mod buffer;
 mod caller;
 mod connection;
+mod copy;
 mod device;
 mod discover;
 pub mod driver;
@@ -63,9 +70,14 @@ mod mailbox;
 mod operation;
 mod options;
 pub mod raw;
+pub mod reservation;
 mod shared_driver;
 mod sleep;
 mod slot;
+mod state;
+mod statistics;
+#[cfg(feature = "tokio")]
+mod stream;
 mod thread;
 pub mod transport;
 
@@ -76,11 +88,17 @@ pub use connection::{Connection, ConnectionState};
 pub use device::Device;
 pub use discover::discover;
 pub use driver::{AdminReply, PathPolicy, PathStatus};
-pub use error::Error;
+pub use error::{Effect, Error, Failed};
 pub use identity::HostIdentity;
+pub use nvme_proto::{Nqn, Nsid};
 pub use nvmf_auth as auth;
-pub use nvmf_host::Mismatch;
+pub use nvmf_block::{BlockError, Geometry};
+pub use nvmf_host::{ControllerInfo, DiscoveryLog, Mismatch, Namespace};
 pub use nvmf_rdma_any::{Preference, VerbsOptions};
 pub use nvmf_tls as tls;
 pub use options::{AuthenticationOptions, Options, PathOptions, SecretsSource, TransportOptions};
+pub use state::{Change, Changes};
+pub use statistics::Statistics;
+#[cfg(feature = "tokio")]
+pub use stream::Stream;
 pub use transport::{TcpOptions, TlsOptions};

@@ -4,6 +4,8 @@ use crate::Buffer;
 use crate::buffer::Piece;
 use crate::driver::AdminReply;
 use crate::slot::Reply;
+use core::time::Duration;
+use futures_channel::oneshot;
 use nvme_proto::Nsid;
 use nvmf_auth::host::Secrets;
 use nvmf_block::{BlockOp, RegionId};
@@ -11,7 +13,6 @@ use nvmf_host::NamespaceIdentity;
 use nvmf_host::admin::AdminCommand;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use tokio::sync::oneshot;
 
 /// A block operation that somebody waits for.
 pub(crate) struct Request {
@@ -19,6 +20,8 @@ pub(crate) struct Request {
     pub(crate) op: BlockOp,
     pub(crate) buffer: Option<Buffer>,
     pub(crate) reply: Reply,
+    /// How long somebody waits, in the time of the [`crate::shared_driver::SharedDriver`].
+    pub(crate) until: Option<Duration>,
 }
 
 /// A message to an engine.

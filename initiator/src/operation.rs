@@ -5,6 +5,7 @@ use crate::shared_driver::SharedDriver;
 use crate::slot::{Ended, Waiting};
 use crate::{Buffer, caller};
 use core::pin::Pin;
+use core::time::Duration;
 use nvme_proto::Nsid;
 use nvmf_block::BlockOp;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ pub(crate) struct Operation<'a> {
 }
 
 enum Step {
-    Begin { nsid: Nsid, op: BlockOp, buffer: Option<Buffer> },
+    Begin { nsid: Nsid, op: BlockOp, buffer: Option<Buffer>, timeout: Option<Duration> },
     Wait(Waiting),
 }
 
@@ -27,8 +28,22 @@ impl<'a> Operation<'a> {
         nsid: Nsid,
         op: BlockOp,
         buffer: Option<Buffer>,
+        timeout: Option<Duration>,
     ) -> Self {
-        Self { shared_driver, step: Step::Begin { nsid, op, buffer } }
+        Self { shared_driver, step: Step::Begin { nsid, op, buffer, timeout } }
+    }
+
+    /// Submits it, if that was not done yet.
+    pub(crate) fn begin(&mut self) {
+        // Before anything is submitted, so that the connection's thread knows that somebody will drive.
+        caller::wait_for(self.shared_driver);
+        if let Step::Begin { nsid, op, buffer, timeout } = &mut self.step {
+            let (reply, waiting) = self.shared_driver.slots().take();
+            let until = timeout.map(|timeout| self.shared_driver.now().saturating_add(timeout));
+            let request = Request { nsid: *nsid, op: *op, buffer: buffer.take(), reply, until };
+            self.step = Step::Wait(waiting);
+            self.shared_driver.submit(request);
+        }
     }
 }
 
@@ -37,14 +52,7 @@ impl Future for Operation<'_> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Ended> {
         let this = &mut *self;
-        // Before anything is submitted, so that the connection's thread knows that somebody will drive.
-        caller::wait_for(this.shared_driver);
-        if let Step::Begin { nsid, op, buffer } = &mut this.step {
-            let (reply, waiting) = this.shared_driver.slots().take();
-            let request = Request { nsid: *nsid, op: *op, buffer: buffer.take(), reply };
-            this.step = Step::Wait(waiting);
-            this.shared_driver.submit(request);
-        }
+        this.begin();
         let Step::Wait(waiting) = &mut this.step else { unreachable!("it was begun above") };
         waiting.poll(context, this.shared_driver.slots())
     }

@@ -118,6 +118,11 @@ impl SharedDriver {
         self.in_flight.load(SeqCst) > 0 || !self.mailbox.is_empty()
     }
 
+    /// The time that its engine counts in.
+    pub(crate) fn now(&self) -> Duration {
+        self.since_start(Instant::now())
+    }
+
     fn since_start(&self, at: Instant) -> Duration {
         at.saturating_duration_since(self.start)
     }
@@ -126,7 +131,7 @@ impl SharedDriver {
 
     /// Sends the engine a message, and sees to it that the message is acted on.
     pub(crate) fn send(&self, message: Message) {
-        self.post(message, self.since_start(Instant::now()));
+        self.post(message, self.now());
     }
 
     /// Sends the engine a message that it needs to see before the next operation and no earlier: wakes nobody.
@@ -137,7 +142,7 @@ impl SharedDriver {
 
     /// Submits an operation: on this thread if the engine is free, else by a message.
     pub(crate) fn submit(&self, request: Request) {
-        let now = self.since_start(Instant::now());
+        let now = self.now();
         let mut request = Some(request);
         let submitted = self.try_with(now, |engine| {
             if let Some(request) = request.take() {

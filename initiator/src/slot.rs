@@ -45,6 +45,7 @@ impl Slot {
 }
 
 /// The operation's side.
+#[derive(Default)]
 pub(crate) struct Reply(Option<Arc<Slot>>);
 
 impl Reply {

@@ -122,6 +122,8 @@ pub struct Export {
     pub logged: Health,
     /// What was found wrong with its path or its size when the disk was looked at last.
     pub look_fault: Option<String>,
+    /// The workers have it shorter than hosts see it: it was made smaller from outside.
+    pub is_cut: bool,
     /// Where its operations are counted.
     pub counted: Arc<metrics::namespaces::Namespace>,
 }
@@ -163,6 +165,7 @@ impl Export {
             kept,
             logged: Health::default(),
             look_fault: None,
+            is_cut: false,
             counted: Arc::default(),
         })
     }

@@ -348,15 +348,14 @@ impl StateDirectory {
         if on {
             const TEXT: &str = "# A host has protected this namespace against writes. nvmf-target makes and removes \
                                 this file.\n";
-            if let Err(error) = self.folder.write(&name, TEXT).and_then(|()| self.folder.sync(&name)) {
+            let written = self.folder.write(&name, TEXT).and_then(|()| self.folder.sync(&name));
+            return written.and_then(|()| self.folder.sync_names()).inspect_err(|_| {
                 let _ = self.folder.remove(&name);
-                return Err(error);
-            }
-        } else {
-            match self.folder.remove(&name) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
+            });
+        }
+        match self.folder.remove(&name) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
         }
         self.folder.sync_names()
     }

@@ -29,6 +29,16 @@ pub fn visible_value(value: &mut Value) {
     }
 }
 
+/// The text up to so many bytes, and how many there were.
+#[must_use]
+pub fn shortened(text: &str, most: usize) -> Cow<'_, str> {
+    if text.len() <= most {
+        return Cow::Borrowed(text);
+    }
+    let start = &text[..text.floor_char_boundary(most)];
+    Cow::Owned(format!("{start}... ({} bytes)", text.len()))
+}
+
 /// An event of the log: what follows its first line is indented, so that nothing in it looks like an event of its own.
 /// Colours (`ESC [ ... m`) stay where the log has them.
 #[must_use]

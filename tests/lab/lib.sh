@@ -106,6 +106,15 @@ controller() {
     return 1
 }
 
+# The disk that it gives. (With multipath, the disk is named after the subsystem.)
+controller_disk() {
+    for disk in /sys/class/nvme/"$(controller "$@")"/nvme*n*; do
+        disk=/dev/$(basename "$disk" | sed 's/c[0-9]*n/n/')
+        [ -b "$disk" ] && echo "$disk" && return
+    done
+    return 1
+}
+
 no_controller() { ! controller "$@"; }
 state_is() { [ "$(cat "/sys/class/nvme/$(controller)/state")" = "$1" ]; }
 

@@ -29,6 +29,8 @@ pub struct WorkerSetup {
     pub options: Options,
     /// Namespace 1, on the first device of each worker.
     pub namespace: NamespaceDefinition,
+    /// Namespaces beside it.
+    pub others: Vec<NamespaceDefinition>,
     /// What the subsystem is served through, number [`PORT`].
     pub port: Port,
 }
@@ -61,6 +63,7 @@ impl WorkerSetup {
                 read_only: false,
                 access: Default::default(),
             },
+            others: Vec::new(),
             port: Port::rdma(PORT, SocketAddr::from(([127, 0, 0, 1], 4420)), RdmaProviderType::IWARP),
         }
     }
@@ -83,7 +86,7 @@ impl WorkerSetup {
             serial: "TEST".into(),
             model: "test".into(),
             hosts: HostAccess::Any,
-            namespaces: vec![self.namespace.clone()],
+            namespaces: [core::slice::from_ref(&self.namespace), &self.others].concat(),
         };
         registry.add_subsystem(definition).expect("a valid definition");
         registry.set_ports(vec![self.port.clone()]).expect("a valid port");

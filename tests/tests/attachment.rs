@@ -284,6 +284,26 @@ fn detach_by_nsid_leaves_other_namespaces() {
 }
 
 #[test]
+fn attach_says_which_of_several_namespaces_it_took() {
+    let site = Site::new("choice").expect("a site");
+    let disks = [site.disk("one.img", SIZE), site.disk("two.img", 2 * SIZE)];
+    site.configure(&site.subsystem(&disks)).expect("a configuration");
+    let target = site.serve().expect("a target");
+    let note = |disk: &Value| disk["note"].as_str().unwrap_or_default().to_owned();
+    let taken = attach(&site, &[]);
+    assert_eq!(taken["nsid"], 1);
+    assert!(
+        note(&taken).contains("1 (1.00 MiB), 2 (2.00 MiB). This is 1; another is chosen by --nsid"),
+        "{taken}"
+    );
+    let other = process::run(&mut attaching(&site, &["--nsid", "2"])).expect("nvmf");
+    assert!(other.status.success() && other.stderr.is_empty(), "who chose is told nothing: {other:?}");
+    assert_eq!(listed(&site).iter().map(note).filter(|note| note.is_empty()).count(), 1);
+    succeeds(&mut detach(&site, &["--nqn", &site.nqn])).expect("detached");
+    target.stop().expect("a clean stop");
+}
+
+#[test]
 fn terminated_foreground_server_ends_only_its_own_disk() {
     let site = Site::new("units").expect("a site");
     let disks = [site.disk("one.img", SIZE), site.disk("two.img", SIZE)];

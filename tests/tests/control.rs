@@ -32,6 +32,19 @@ impl Controlled {
         Self { site, target }
     }
 
+    /// One as after an installation: it listens nowhere and exports nothing.
+    fn empty(name: &str) -> Self {
+        let site = Site::new(name).expect("a site");
+        let socket = site.path("control.sock");
+        let text = format!(
+            "[target]\nworkers = 2\nbuffer_memory = \"16MiB\"\ncontrol_socket = \"{}\"\n",
+            socket.display()
+        );
+        std::fs::write(site.path("target.toml"), text).expect("a configuration");
+        let target = site.serve().expect("a target");
+        Self { site, target }
+    }
+
     fn call(&self, arguments: &[&str]) -> Command {
         let mut call = Command::new(process::program("nvmf-target").expect("nvmf-target"));
         call.arg("ctl").arg("--socket").arg(self.site.path("control.sock")).args(arguments);
@@ -110,6 +123,68 @@ fn namespace_appears_and_goes_at_a_connected_host() {
 }
 
 #[test]
+fn empty_target_is_filled_by_commands_and_starts_again_as_it_was_saved() {
+    let mut it = Controlled::empty("ctl-empty");
+    let (address, nqn) = (it.site.address.to_string(), it.site.nqn.clone());
+    let said = "nothing is served: there is no [[listener]]";
+    process::until("the log says so", || it.target.log().contains(said)).expect("it does");
+    for (missing, command) in [
+        (
+            "no [[listener]]: add one with `nvmf-target ctl listener add",
+            vec!["listener", "add", &address, "-t", "tcp"],
+        ),
+        (
+            "no [[subsystem]]: add one with `nvmf-target ctl subsystem add",
+            vec!["subsystem", "add", &nqn, "--allow-any-host"],
+        ),
+        (
+            "no [[subsystem.namespace]]: add one with `nvmf-target ctl namespace add",
+            vec!["namespace", "add", &nqn, "--memory", "1MiB"],
+        ),
+    ] {
+        let status = it.ctl(&["status"]);
+        assert!(status.contains(&format!("nothing is served: there is {missing}")), "{status}");
+        assert!(it.json(&["status"])["nothing_served"].as_str().is_some_and(|text| text.contains(missing)));
+        it.ctl(&command);
+    }
+    assert!(it.json(&["status"])["nothing_served"].is_null());
+    let connection = it.connect();
+    assert!(write(&connection, 1));
+    block_on(connection.close());
+    let restart = |it: Controlled| {
+        it.ctl(&["save", "--in-place"]);
+        let Controlled { site, target } = it;
+        target.stop().expect("a stop in order");
+        Controlled { target: site.serve().expect("a target"), site }
+    };
+    it = restart(it);
+    block_on(it.connect().close());
+    it.ctl(&["namespace", "remove", &nqn, "1"]);
+    it = restart(it);
+    assert!(it.ctl(&["status"]).contains("no [[subsystem.namespace]]"));
+    it.ctl(&["subsystem", "remove", &nqn]);
+    it.ctl(&["listener", "remove", &address]);
+    it = restart(it);
+    assert!(it.ctl(&["status"]).contains("no [[listener]]"));
+    it.target.stop().expect("a stop in order");
+}
+
+#[test]
+fn file_that_was_cut_off_takes_nothing_away() {
+    let it = Controlled::start("ctl-cut");
+    let connection = it.connect();
+    let empty = it.site.path("empty.toml");
+    std::fs::write(&empty, "[target]\n").expect("a file");
+    for command in ["plan", "apply"] {
+        let refused = it.refused(&[command, empty.to_str().expect("UTF-8")]);
+        assert!(refused.contains("neither a [[listener]] nor a [[subsystem]]"), "{refused}");
+    }
+    assert!(!is_over(&connection) && write(&connection, 1), "everything stays");
+    block_on(connection.close());
+    it.target.stop().expect("a stop in order");
+}
+
+#[test]
 fn ana_state_is_what_hosts_find_and_what_is_saved() {
     let it = Controlled::start("ctl-ana");
     let address = it.site.address.to_string();
@@ -124,6 +199,13 @@ fn ana_state_is_what_hosts_find_and_what_is_saved() {
     it.ctl(&["ana", "set", &address, "1", "non-optimized"]);
     assert!(write(&connection, 1), "what is done is so on every worker");
     assert_eq!(it.json(&["status"])["listeners"][0]["ana_groups"][0]["state"], "non-optimized");
+    let file = it.site.path("target.toml");
+    let file = file.to_str().expect("UTF-8");
+    let plan = it.ctl(&["plan", file]);
+    assert!(plan.contains("ANA group 1: non-optimized -> optimized"), "{plan}");
+    let group = it.json(&["plan", file])["changes"][0]["ana_groups"][0].take();
+    let expected = serde_json::json!({"group": 1, "from": "non-optimized", "to": "optimized"});
+    assert_eq!(group, expected);
     assert!(it.ctl(&["ana", "set", &address, "7", "inaccessible"]).contains("no namespace is in group 7"));
     let refused = it.refused(&["ana", "set", &address, "1", "gone"]);
     assert!(refused.contains("persistent-loss"), "{refused}");
@@ -219,14 +301,10 @@ fn connections_close_and_drain_refuses_new_ones() {
     let listed = it.json(&["connections", "list"]);
     assert_eq!(listed["connections"][0]["subsystem"], it.site.nqn.as_str());
     assert_eq!(listed["connections"][0]["listener"], it.site.address.to_string());
-    it.ctl(&[
-        "connections",
-        "close",
-        "--subsystem",
-        &it.site.nqn,
-        "--cntlid",
-        &listed["connections"][0]["cntlid"].to_string(),
-    ]);
+    let cntlid = listed["connections"][0]["cntlid"].to_string();
+    let closed = it.ctl(&["connections", "close", "--subsystem", &it.site.nqn, "--cntlid", &cntlid]);
+    let said = format!("close connections subsystem {}, controller {cntlid}: done", it.site.nqn);
+    assert!(closed.starts_with(&said), "{closed}");
     process::until("it ends", || is_over(&connection)).expect("it does");
     let connection = it.connect();
     it.ctl(&["drain"]);
@@ -417,6 +495,33 @@ fn grown_disk_is_noticed_by_itself() {
         connection.open(Nsid(1)).is_ok_and(|disk| disk.geometry().bytes() == SIZE)
     })
     .expect("it does");
+    block_on(connection.close());
+    it.target.stop().expect("a stop in order");
+}
+
+#[test]
+fn file_made_smaller_is_neither_read_nor_made_longer_behind_its_end() {
+    let it = Controlled::start("ctl-cut-disk");
+    let connection = it.connect();
+    let disk = connection.open(Nsid(1)).expect("the disk");
+    let end = SIZE - BLOCK as u64;
+    let write = |at: u64| block_on(disk.write_from(at, &[7; BLOCK])).is_ok();
+    assert!(write(end));
+    let file = std::fs::OpenOptions::new().write(true).open(it.site.path("disk.img")).expect("the disk");
+    for left in [SIZE / 2, 0] {
+        file.set_len(left).expect("less");
+        let text = format!("has shrunk from {SIZE} to {left} bytes");
+        process::until("it is noticed", || it.ctl(&["status"]).contains(&text)).expect("it is");
+        assert!(!write(end) && block_on(disk.read_to(end, &mut [0; BLOCK])).is_err());
+        assert_eq!(write(0), left > 0);
+        assert_eq!(file.metadata().expect("its size").len(), left, "it was not made longer");
+        assert_eq!(connection.open(Nsid(1)).expect("the disk").geometry().bytes(), SIZE, "hosts see it so");
+    }
+    let resize = ["namespace", "resize", it.site.nqn.as_str(), "1", "--shrink"];
+    assert!(it.refused(&resize).contains("nothing is left"));
+    file.set_len(SIZE).expect("as it was");
+    process::until("it is as long as it was", || write(end)).expect("it is");
+    process::until("nothing is wrong", || !it.ctl(&["status"]).contains("has shrunk")).expect("it is not");
     block_on(connection.close());
     it.target.stop().expect("a stop in order");
 }

@@ -21,7 +21,7 @@ fn seeds() -> Range<u64> {
 }
 
 /// What must have met each other in a thousand seeds.
-const FAULTS: [&str; 12] = [
+const FAULTS: [&str; 15] = [
     "power cut",
     "target killed",
     "disk hangs",
@@ -30,12 +30,25 @@ const FAULTS: [&str; 12] = [
     "namespace hidden from a host",
     "namespace removed",
     "namespace shrunk",
+    "namespace read-only",
+    "write protection",
+    "write protection until a power cycle",
     "state directory fails",
     "acquire",
     "preempt",
     "preempt and abort",
 ];
 const OPERATIONS: [&str; 3] = ["read", "write", "flush"];
+/// What rarer operations must have met as well.
+const RARER: [&str; 3] = ["copy", "copy across", "compare and write"];
+const FAULTS_OF_RARER: [&str; 6] = [
+    "power cut",
+    "target killed",
+    "half-open connection",
+    "disk hangs",
+    "preempt and abort",
+    "write protection",
+];
 
 /// A table: how often each fault came while an operation was under way.
 fn print_coverage(coverage: &Coverage) {
@@ -70,11 +83,15 @@ fn run_all(transport: Transport, test: &str) -> Outcome {
         sum.cut += outcome.cut;
         sum.flipped += outcome.flipped;
         sum.refused += outcome.refused;
+        sum.copied += outcome.copied;
+        sum.replaced += outcome.replaced;
+        sum.differed += outcome.differed;
         outcome.coverage.iter().for_each(|(&met, times)| *sum.coverage.entry(met).or_default() += times);
     }
     println!(
         "{transport:?}: {} operations, {} power cuts, {} half-open connections, {} lost associations, {} blocks read \
-         over another path, {} connections cut, {} bits flipped, {} operations refused",
+         over another path, {} connections cut, {} bits flipped, {} operations refused, {} copies, {} blocks \
+         replaced by Compare and Write, which found another content {} times",
         sum.operations,
         sum.power_cuts,
         sum.half_open,
@@ -82,16 +99,21 @@ fn run_all(transport: Transport, test: &str) -> Outcome {
         sum.read_across,
         sum.cut,
         sum.flipped,
-        sum.refused
+        sum.refused,
+        sum.copied,
+        sum.replaced,
+        sum.differed
     );
     print_coverage(&sum.coverage);
     if seeds().count() >= 1000 {
         let faulty = sum.power_cuts > 100 && sum.losses > 300 && sum.half_open > 300;
         assert!(faulty, "too few faults to be meaningful");
         assert!(sum.read_across > 10_000, "too little is read over another path to be meaningful");
-        for (fault, operation) in
-            FAULTS.iter().flat_map(|fault| OPERATIONS.map(|operation| (*fault, operation)))
-        {
+        let raced = sum.copied > 500 && sum.replaced > 1000 && sum.differed > 200;
+        assert!(raced, "too few copies and races to be meaningful");
+        let usual = FAULTS.iter().flat_map(|fault| OPERATIONS.map(|operation| (*fault, operation)));
+        let rarer = FAULTS_OF_RARER.iter().flat_map(|fault| RARER.map(|operation| (*fault, operation)));
+        for (fault, operation) in usual.chain(rarer) {
             let times = sum.coverage.get(&(fault, operation)).copied().unwrap_or_default();
             assert!(times > 0, "in no seed: {fault} while there is a {operation}");
         }

@@ -173,10 +173,11 @@ impl Disk {
     }
 
     /// The same disk, if its file or device has become longer or shorter, with the length that it has now, for
-    /// [`crate::Devices::resize`]. The file stays open and locked, and the record of its health goes on. Blocks.
+    /// [`crate::Devices::resize`]: perhaps no block is left. The file stays open and locked, and the record of its
+    /// health goes on. Blocks.
     ///
     /// # Errors
-    /// The operating system's error; also if nothing is left of it.
+    /// The operating system's error.
     pub fn resized(&self) -> io::Result<Option<Self>> {
         let Kind::File(FileDisk { file, memory_alignment, direct, drive, place, below }) = &self.0.kind
         else {
@@ -191,9 +192,6 @@ impl Disk {
         let blocks = bytes / u64::from(geometry.block_size);
         if blocks == geometry.blocks {
             return Ok(None);
-        }
-        if blocks == 0 {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it has no block any more"));
         }
         let drive = drive.as_ref().map(nvme::Drive::try_clone).transpose()?;
         let (memory_alignment, direct, place, below) = (*memory_alignment, *direct, *place, *below);

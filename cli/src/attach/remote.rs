@@ -3,7 +3,7 @@
 use super::AttachOptions;
 use super::serve::{Change, lock_disk};
 use crate::connect::{Via, reach};
-use crate::namespace::choose;
+use crate::namespace::{choose, taken_of};
 use anyhow::{Context, Result, anyhow};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nvme_proto::admin::log_page::AnaState;
@@ -133,6 +133,8 @@ pub(super) struct Remote {
     pub(super) backend: RemoteBackend<AnyTransport>,
     pub(super) namespace: Namespace,
     pub(super) via: Via,
+    /// What is said of the choice, if there was one and nobody made it.
+    pub(super) choice: Option<String>,
     control: Arc<Control>,
     changes: watch::Sender<Change>,
     /// What was told last: the state, the loss, and of how much of what happened.
@@ -158,11 +160,16 @@ impl Remote {
         let (backend, via) = crate::runtime::run(reached)?;
         let nsid = choose(&connection.nqn, options.nsid, backend.namespaces())?;
         let namespace = backend.namespace(nsid)?;
+        let choice = match options.nsid {
+            Some(_) => None,
+            None => taken_of(&connection.nqn, nsid, backend.namespaces()),
+        };
         let lock = lock_disk(options, &namespace)?;
         Ok(Self {
             backend,
             namespace,
             via,
+            choice,
             control,
             changes,
             state: ConnectionState::Live,

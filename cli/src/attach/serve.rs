@@ -173,12 +173,11 @@ impl Change {
 }
 
 /// Where a disk is.
-#[derive(Default)]
 pub(super) struct Place {
     pub(super) device: Option<PathBuf>,
     pub(super) socket: Option<PathBuf>,
-    /// Why it is not a block device, where that was wanted.
-    pub(super) note: Option<String>,
+    /// Why it is not a block device, where that was wanted; of which namespaces it was chosen.
+    pub(super) notes: Vec<String>,
 }
 
 impl Service<'_> {
@@ -194,7 +193,7 @@ impl Service<'_> {
             block_size: namespace.geometry.block_size,
             device: place.device,
             socket: place.socket,
-            note: place.note,
+            note: (!place.notes.is_empty()).then(|| place.notes.join("; ")),
             ..self.entry.clone()
         };
         self.claim.write(&self.entry)

@@ -38,6 +38,7 @@ enum Clients {
 struct Up {
     namespace: Namespace,
     via: Via,
+    choice: Option<String>,
     socket: Option<PathBuf>,
 }
 
@@ -54,7 +55,8 @@ pub(super) async fn serve(mut service: Service<'_>, note: Option<String>) -> Res
     let (mut thread, up) = start(&mut service, Clients::Socket).await?;
     let mut is_live = false;
     let lives = async {
-        let place = Place { device: None, socket: up.socket, note };
+        let place =
+            Place { device: None, socket: up.socket, notes: note.into_iter().chain(up.choice).collect() };
         service.place(&up.namespace, &up.via, place)?;
         service.report().await?;
         is_live = true;
@@ -84,7 +86,7 @@ pub(super) async fn serve_device(mut service: Service<'_>) -> Result<()> {
     let its_owner = owner.clone();
     let made = spawn_blocking(move || Kernel::open()?.connect(&info, its.as_fd(), &its_owner));
     let node = made.await??;
-    let place = Place { device: Some(node.clone()), ..Place::default() };
+    let place = Place { device: Some(node.clone()), socket: None, notes: up.choice.into_iter().collect() };
     let lives = async {
         service.place(&up.namespace, &up.via, place)?;
         let guard = guard::over(&node, &owner)?;
@@ -172,7 +174,8 @@ fn run(options: &AttachOptions, clients: Clients, wires: Wires<Up>) -> Result<()
             socket = Some(path);
         }
     }
-    let up = Up { namespace: remote.namespace.clone(), via: remote.via.clone(), socket };
+    let (namespace, via) = (remote.namespace.clone(), remote.via.clone());
+    let up = Up { namespace, via, choice: remote.choice.clone(), socket };
     // Nobody hears: it is told to end.
     let _ = wires.up.send(up);
     let start = Instant::now();

@@ -80,8 +80,8 @@ async fn equal(device: &Device, offset: u64, bytes: &[u8]) -> Result<bool> {
     buffer.copy_from(bytes);
     match device.compare(offset, buffer).await {
         Ok(_) => Ok(true),
-        Err(error) if error.block_error() == Some(BlockError::CompareFailed) => Ok(false),
-        Err(error) => Err(error.into()),
+        Err(failed) if failed.error.block_error() == Some(BlockError::CompareFailed) => Ok(false),
+        Err(failed) => Err(failed.into()),
     }
 }
 

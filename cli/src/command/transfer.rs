@@ -97,7 +97,7 @@ impl Read {
                     let buffer = device.buffer((end - at).min(CHUNK) as usize)?;
                     let len = buffer.len() as u64;
                     under_way.push_back(start(device.clone(), |device| async move {
-                        device.read(at, buffer).await
+                        Ok(device.read(at, buffer).await?)
                     }));
                     at += len;
                 }
@@ -164,8 +164,9 @@ impl Write {
                 let mut buffer = device.buffer(got)?;
                 buffer.copy_from(&bytes[..got]);
                 let at = self.range.offset + written;
-                under_way
-                    .push_back(start(device.clone(), |device| async move { device.write(at, buffer).await }));
+                under_way.push_back(start(device.clone(), |device| async move {
+                    Ok(device.write(at, buffer).await?)
+                }));
                 written += got as u64;
                 if under_way.len() == DEPTH {
                     transfer.finish_one(&mut under_way).await?;

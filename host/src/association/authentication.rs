@@ -118,6 +118,13 @@ impl Association {
         self.go_on(now, next)
     }
 
+    /// That the controller is being told of.
+    pub(super) fn failed_authentication(&self) -> Option<AssociationError> {
+        let run = self.authentication.as_ref()?;
+        let error = run.protocol.failure()?;
+        Some(AssociationError::Authentication { qid: run.qid, error })
+    }
+
     /// [`Action::Authenticate`] was run.
     pub fn on_authentication_computed(&mut self, now: Duration, replied: Replied) {
         let (Step::AuthenticationCompute(qid), Some(run)) = (self.step, &mut self.authentication) else {

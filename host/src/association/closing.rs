@@ -13,7 +13,10 @@ impl Association {
             // The controller may close the connections as it shuts down: that is what we want.
             State::ShuttingDown => self.close(),
             State::Closing | State::Closed => {}
-            state => self.fail(AssociationError::Disconnected { qid, state, cause: cause.into() }),
+            state => match self.failed_authentication() {
+                Some(error) => self.fail(error),
+                None => self.fail(AssociationError::Disconnected { qid, state, cause: cause.into() }),
+            },
         }
     }
 

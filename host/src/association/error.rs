@@ -148,7 +148,7 @@ pub enum AssociationError {
         attempts: u32,
     },
     /// A queue's connection is gone.
-    #[error("the connection of queue {} was lost while {state}: {cause}", qid.0)]
+    #[error("the connection of queue {} was lost while {state}: {cause}{}", qid.0, loss(*state))]
     Disconnected {
         /// The queue.
         qid: Qid,
@@ -219,6 +219,17 @@ impl AssociationError {
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::Connect { .. } | Self::Command { .. })
+    }
+}
+
+/// What else a loss may mean.
+fn loss(state: State) -> &'static str {
+    match state {
+        State::Authenticating(_) => {
+            "; some targets hang up before they say why: the secret (--dhchap-secret) may be another than the one that it \
+             has for this host NQN"
+        }
+        _ => "",
     }
 }
 

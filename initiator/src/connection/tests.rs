@@ -6,8 +6,9 @@ use crate::driver::Driver;
 use crate::driver::tests::target::{Disk, Target};
 use crate::engine::{Engine, Observers, SharedSnapshot};
 use crate::shared_driver::SharedDriver;
+use crate::statistics::Counters;
 use crate::transport::Rdma;
-use crate::{Device, Error, HostIdentity, Options};
+use crate::{Change, Device, Effect, Error, Failed, HostIdentity, Options, state};
 use core::pin::{Pin, pin};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
@@ -15,9 +16,9 @@ use nvme_proto::{Nsid, Status};
 use nvmf_block::BlockError;
 use nvmf_rdma::fault::{FaultOptions, Faulty};
 use nvmf_rdma::loopback::Fabric;
+use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
-use tokio::sync::watch;
 
 const BLOCK: usize = 512;
 /// More than anything here takes.
@@ -59,12 +60,19 @@ impl Site {
         driver.transport_mut().provider_mut().set_options(faults);
         let shared_driver = SharedDriver::new(operations, Duration::ZERO).unwrap();
         let snapshot = SharedSnapshot::default();
-        let (state, its_state) = watch::channel(ConnectionState::Connecting);
-        let observers = Observers { snapshot: Arc::clone(&snapshot), state, first: None };
+        let (state, its_state) = state::channel();
+        let counters = Arc::<Counters>::default();
+        let observers = Observers {
+            snapshot: Arc::clone(&snapshot),
+            state,
+            counters: Arc::clone(&counters),
+            first: None,
+        };
         shared_driver.start(Box::new(Engine::new(driver, operations, observers)));
         let pool = BufferPool::new(Arc::clone(&shared_driver));
         let opened = Mutex::default();
-        let shared = Arc::new(Shared { options, shared_driver, snapshot, pool, opened, state: its_state });
+        let shared =
+            Arc::new(Shared { options, shared_driver, snapshot, pool, opened, state: its_state, counters });
         let mut site = Self { target, connection: Connection { shared }, start };
         site.turn();
         assert_eq!(site.connection.state(), ConnectionState::Live);
@@ -131,7 +139,7 @@ fn buffer_that_cannot_be_registered_says_so_and_is_not_used_again() {
             let buffer = disk.buffer(BLOCK).unwrap();
             match site.run(disk.read(0, buffer)).unwrap() {
                 Ok(_) => {}
-                Err(error @ Error::Memory { .. }) => {
+                Err(Failed { error: error @ Error::Memory { .. }, .. }) => {
                     assert_eq!(error.block_error(), Some(BlockError::Os(12)), "{error}");
                     // One is registered in the end, and used from then on.
                     assert!(round < 30, "round {round} of seed {seed}");
@@ -164,7 +172,7 @@ fn close_and_admin_commands_do_not_wait_behind_operations() {
 impl Device {
     /// A read whose buffer is its own.
     async fn read_one_block(&self) -> Result<(), Error> {
-        self.read(0, self.buffer(BLOCK)?).await.map(drop)
+        Ok(self.read(0, self.buffer(BLOCK)?).await.map(drop)?)
     }
 }
 
@@ -200,4 +208,112 @@ fn disk_replaced_while_it_is_opened_is_foreign() {
     let buffer = disk.buffer(BLOCK).unwrap();
     assert!(site.run(disk.read(0, buffer)).is_none());
     assert!(site.target.seen.is_empty());
+}
+
+#[test]
+fn buffer_comes_back_with_an_error() {
+    let mut site = Site::new(1);
+    let disk = site.disk();
+    let mut buffer = disk.buffer(BLOCK).unwrap();
+    buffer.copy_from(&[7; BLOCK]);
+    let failed = site.run(disk.write(1, buffer)).unwrap().unwrap_err();
+    assert!(matches!(failed.error, Error::Misaligned { .. }) && failed.error.effect() == Effect::Nothing);
+    let failed = site.run(disk.write(1024 * BLOCK as u64, failed.buffer.unwrap())).unwrap().unwrap_err();
+    assert_eq!(failed.error.block_error(), Some(BlockError::OutOfRange));
+    assert_eq!((failed.error.effect(), failed.error.kind()), (Effect::Nothing, ErrorKind::InvalidInput));
+    let mut bytes = [0; BLOCK];
+    failed.buffer.expect("it is given back").copy_to(&mut bytes);
+    assert_eq!(bytes, [7; BLOCK]);
+}
+
+#[test]
+fn operation_that_takes_too_long_is_given_up_and_ends_all_the_same() {
+    let mut site = Site::new(1);
+    let disk = site.disk();
+    let patient = disk.with_timeout(Duration::from_secs(3600));
+    let hasty = disk.with_timeout(Duration::ZERO);
+    site.target.hold = true;
+    let mut buffer = disk.buffer(BLOCK).unwrap();
+    buffer.copy_from(&[7; BLOCK]);
+    let failed = site.run(hasty.write(0, buffer)).unwrap().unwrap_err();
+    assert!(matches!(failed.error, Error::TimedOut { len: 512, .. }), "{failed}");
+    assert_eq!((failed.error.effect(), failed.error.kind()), (Effect::Unknown, ErrorKind::TimedOut));
+    assert!(failed.buffer.is_none(), "the write has it");
+    site.target.hold = false;
+    site.target.release();
+    let buffer = disk.buffer(BLOCK).unwrap();
+    assert!(site.run(patient.read(0, buffer)).unwrap().is_ok());
+    assert_eq!(site.target.disks[&1].bytes[..BLOCK], [7; BLOCK]);
+}
+
+#[test]
+fn operations_that_found_no_room_are_given_up_in_time() {
+    let mut site = Site::new(1);
+    let disk = site.disk().with_timeout(Duration::ZERO);
+    site.target.hold = true;
+    let mut reads: Vec<_> = (0..3000).map(|_| Box::pin(disk.read_one_block())).collect();
+    for read in &mut reads {
+        // Some of them are given up before they are looked at again.
+        let _ = poll(read.as_mut()).is_ready();
+    }
+    let mut reads = reads.into_iter();
+    let last = reads.next_back().expect("the last");
+    assert!(matches!(site.run(last), Some(Err(Error::TimedOut { .. }))));
+}
+
+#[test]
+fn long_copies_go_in_pieces_and_land_in_order() {
+    let mut site = Site::new(0);
+    let disk = site.disk();
+    let bytes: Vec<u8> = (0..64 * BLOCK).map(|at| (at / 100) as u8).collect();
+    let (one, rest) = bytes.split_at(700);
+    let (two, three) = rest.split_at(30_000);
+    let slices = [one, &[], two, three].map(IoSlice::new);
+    site.run(disk.write_vectored(0, &slices)).unwrap().unwrap();
+    assert_eq!(site.target.disks[&1].bytes[..bytes.len()], bytes[..]);
+    let (mut one, mut two) = (vec![0; 20_000], vec![0; 64 * BLOCK - 20_000]);
+    let mut slices = [&mut one[..], &mut two[..]].map(IoSliceMut::new);
+    site.run(disk.read_vectored(0, &mut slices)).unwrap().unwrap();
+    assert!([one, two].concat() == bytes);
+}
+
+#[test]
+fn bytes_that_are_no_whole_blocks_leave_those_around_them() {
+    let mut site = Site::new(1);
+    let disk = site.disk();
+    for (offset, len) in [(5, 3), (500, 24), (512, 512), (1000, 2000), (100, 412), (1024, 700)] {
+        let before = site.target.disks[&1].bytes.clone();
+        let bytes: Vec<u8> = (0..len).map(|at| (at + offset) as u8).collect();
+        site.run(disk.write_all_at(offset as u64, &bytes)).unwrap().unwrap();
+        let mut expected = before;
+        expected[offset..offset + len].copy_from_slice(&bytes);
+        assert!(site.target.disks[&1].bytes == expected, "{len} bytes at {offset}");
+        let mut read = vec![0; len];
+        site.run(disk.read_exact_at(offset as u64, &mut read)).unwrap().unwrap();
+        assert!(read == bytes, "{len} bytes at {offset}");
+    }
+}
+
+#[test]
+fn what_was_done_is_counted() {
+    let mut site = Site::new(1);
+    let disk = site.disk();
+    site.run(disk.read_to(0, &mut [0; 4 * BLOCK])).unwrap().unwrap();
+    site.run(disk.write_from(0, &[0; 2 * BLOCK])).unwrap().unwrap();
+    site.run(disk.flush()).unwrap().unwrap();
+    assert!(site.run(disk.read_to(1024 * BLOCK as u64, &mut [0; BLOCK])).unwrap().is_err());
+    let statistics = site.connection.statistics();
+    assert_eq!((statistics.reads, statistics.writes, statistics.others), (2, 1, 1));
+    assert_eq!((statistics.bytes_read, statistics.bytes_written), (4 * BLOCK as u64, 2 * BLOCK as u64));
+    assert_eq!((statistics.failed, statistics.reconnects), (1, 0));
+}
+
+#[test]
+fn end_of_a_connection_is_a_change() {
+    let mut site = Site::new(1);
+    let mut changes = site.connection.changes();
+    let connection = site.connection.clone();
+    site.run(connection.close()).expect("it ends");
+    let change = site.run(changes.next()).expect("it changes");
+    assert_eq!(change, Change::State(ConnectionState::Lost));
 }

@@ -29,7 +29,8 @@ pub(crate) fn state(controller: &Controller, nsid: Nsid) -> Result<u32, Status> 
 }
 
 /// Sets it: it is stored and in force on every worker before the command completes, and what was written before is
-/// durable.
+/// durable. A state that is in force is set anew: the command that made it so may have failed, as it was not stored or not
+/// flushed.
 pub(crate) fn set(controller: &Controller, nsid: Nsid, word: u32) -> Outcome {
     let namespace = namespace(controller, nsid)?;
     let to = WriteProtection::from_wps(word & WPS_MASK).ok_or(status::INVALID_FIELD)?;
@@ -37,9 +38,6 @@ pub(crate) fn set(controller: &Controller, nsid: Nsid, word: u32) -> Outcome {
     let is_final = from == WriteProtection::UntilPowerCycle && to != from;
     if is_final || to == WriteProtection::Off && namespace.is_always_read_only() {
         return Err(status::FEATURE_NOT_CHANGEABLE);
-    }
-    if to == from {
-        return Ok(Reply::Done(0));
     }
     let flushes = to != WriteProtection::Off && namespace.geometry.volatile_write_cache;
     let kind = if flushes { AdminKind::Protect(namespace.device) } else { AdminKind::Asked };

@@ -42,6 +42,16 @@ impl Registry {
         Ok(())
     }
 
+    /// Whether the namespace of a write protection is there.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn plan_write_protection(&self, question: &WriteProtectionQuestion) -> Result<(), Status> {
+        let table = self.namespaces(&question.association.subsystem_nqn);
+        let namespace = table.and_then(|table| table.get(question.nsid));
+        namespace.filter(|it| it.uuid == question.uuid).map(|_| ()).ok_or(status::INVALID_NAMESPACE)
+    }
+
     /// Puts a write protection in force: a [`Notice`] for every queue. Store it first, if it persists. Returns the device of
     /// the namespace.
     ///

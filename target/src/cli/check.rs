@@ -2,7 +2,8 @@
 
 use crate::control::socket::group_id;
 use crate::daemon::{
-    NO_KEYS, read_config, read_secret, select, tls_of, twins, want_one_tcp_port, wants_tcp_port,
+    NO_KEYS, NOTHING_SERVED, read_config, read_secret, select, tls_of, twins, want_one_tcp_port,
+    wants_tcp_port,
 };
 use crate::exports::{FORGETS, forgets};
 use crate::machine;
@@ -51,7 +52,8 @@ struct Findings {
 
 impl Findings {
     fn look_at(&mut self, config: &Config) {
-        self.problems.extend(config.serves_nothing().map(str::to_owned));
+        self.warnings
+            .extend(config.serves_nothing().map(|what| format!("{NOTHING_SERVED}: there is {what}")));
         self.look_at_tls(config);
         for (at, listener) in config.listeners.iter().enumerate() {
             self.look_at_listener(listener);
@@ -124,7 +126,7 @@ impl Findings {
         if !has_tls {
             return;
         }
-        if config.lacks_keys() && config.serves_nothing().is_none() {
+        if config.lacks_keys() {
             self.problems.push(NO_KEYS.to_owned());
         }
         if let Some(Err(error)) = config.target.tls_keyring.as_deref().map(TlsKeyring::check) {

@@ -1,13 +1,14 @@
 //! The control socket: a Unix stream socket that answers lines with lines ([`super::protocol`]).
 //!
 //! What a client costs is bounded: clients at once, bytes of a line, the time until a line ends and until its answer is
-//! taken. A client that waits with nothing asked makes way for a new one.
+//! taken. A client that asks nothing, or does not take its answer, makes way for a new one.
 
 use super::Call;
 use super::protocol::{Answer, Fault, LINE_MAX, parse};
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket};
 use nix::sys::stat::{Mode, fchmod};
 use nvmf_config::{ControlSocket, Target};
+use std::cmp::Reverse;
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -17,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use thiserror::Error;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::net::unix::UCred;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
@@ -205,16 +207,20 @@ pub(crate) fn group_id(group: &str) -> Result<u32, SocketError> {
     found.map(|group| group.gid.as_raw()).ok_or_else(|| SocketError::Group(group.to_owned()))
 }
 
-/// A client, and since when it asks for nothing, in milliseconds; [`BUSY`] while it does.
+/// A client.
 struct Client {
     task: AbortHandle,
-    idle_since: Arc<AtomicU64>,
+    uid: u32,
+    /// Since when the target waits for it (for a line, or that it takes its answer), in milliseconds; [`BUSY`] while it
+    /// waits for the target.
+    waits_since: Arc<AtomicU64>,
 }
 
 const BUSY: u64 = u64::MAX;
 
 async fn accept(listener: UnixListener, calls: mpsc::Sender<Call>) {
     let start = Instant::now();
+    // In the order in which they came.
     let mut clients: Vec<Client> = Vec::with_capacity(CLIENTS_MAX);
     loop {
         let stream = match listener.accept().await {
@@ -224,38 +230,53 @@ async fn accept(listener: UnixListener, calls: mpsc::Sender<Call>) {
                 continue;
             }
         };
+        let Ok(peer) = stream.peer_cred() else { continue };
         clients.retain(|client| !client.task.is_finished());
         if clients.len() >= CLIENTS_MAX {
-            let idle = |client: &Client| client.idle_since.load(Ordering::Relaxed);
-            let oldest = (0..clients.len()).min_by_key(|&at| idle(&clients[at]));
-            match oldest.filter(|&at| idle(&clients[at]) != BUSY) {
-                Some(at) => clients.swap_remove(at).task.abort(),
-                None => {
-                    // It is new, so that its socket takes a line.
-                    let _ = stream.try_write(Answer::refused(Fault::busy()).line().as_bytes());
-                    continue;
-                }
-            }
+            let states: Vec<_> =
+                clients.iter().map(|it| (it.uid, it.waits_since.load(Ordering::Relaxed))).collect();
+            let Some(at) = makes_way(&states, peer.uid()) else {
+                // It is new, so that its socket takes a line.
+                let _ = stream.try_write(Answer::refused(Fault::busy()).line().as_bytes());
+                continue;
+            };
+            clients.remove(at).task.abort();
         }
-        let idle_since = Arc::new(AtomicU64::new(0));
-        let task = tokio::spawn(serve(stream, calls.clone(), Arc::clone(&idle_since), start));
-        clients.push(Client { task: task.abort_handle(), idle_since });
+        let waits_since = Arc::new(AtomicU64::new(0));
+        let task = tokio::spawn(serve(stream, peer, calls.clone(), Arc::clone(&waits_since), start));
+        clients.push(Client { task: task.abort_handle(), uid: peer.uid(), waits_since });
     }
+}
+
+/// Which client makes way for one of user `newcomer`, of all by user and since when the target waits for them: of the
+/// user who has the most, the one that is waited for longest. If the target waits for none of them, one of a user who
+/// has more than the newcomer would (what it asked for is done all the same, and nobody is told); else nobody.
+fn makes_way(clients: &[(u32, u64)], newcomer: u32) -> Option<usize> {
+    let count = |uid: u32| clients.iter().filter(|&&(of, _)| of == uid).count();
+    let waited_for = (0..clients.len()).filter(|&at| clients[at].1 != BUSY);
+    let first = waited_for.min_by_key(|&at| (Reverse(count(clients[at].0)), clients[at].1));
+    first.or_else(|| {
+        let most = (0..clients.len()).min_by_key(|&at| Reverse(count(clients[at].0)));
+        most.filter(|&at| count(clients[at].0) > count(newcomer) + 1)
+    })
 }
 
 /// Answers the lines of a client, one after the other, until it ends.
 async fn serve(
     mut stream: UnixStream,
+    peer: UCred,
     calls: mpsc::Sender<Call>,
-    idle_since: Arc<AtomicU64>,
+    waits_since: Arc<AtomicU64>,
     start: Instant,
 ) {
-    let Ok(peer) = stream.peer_cred() else { return };
+    let wait_for_client = || {
+        let now = u64::try_from(start.elapsed().as_millis()).unwrap_or(BUSY - 1);
+        waits_since.store(now, Ordering::Relaxed);
+    };
     let (reader, mut writer) = stream.split();
     let mut reader = BufReader::new(reader);
     loop {
-        let now = u64::try_from(start.elapsed().as_millis()).unwrap_or(BUSY - 1);
-        idle_since.store(now, Ordering::Relaxed);
+        wait_for_client();
         // It may hold a key.
         let mut line = Zeroizing::new(Vec::new());
         let mut limited = (&mut reader).take(LINE_MAX as u64 + 1);
@@ -264,7 +285,7 @@ async fn serve(
         if len == 0 {
             return;
         }
-        idle_since.store(BUSY, Ordering::Relaxed);
+        waits_since.store(BUSY, Ordering::Relaxed);
         let (answer, more) = if len > LINE_MAX {
             (Answer::refused(Fault::too_long()), false)
         } else {
@@ -284,6 +305,7 @@ async fn serve(
             }
         };
         drop(line);
+        wait_for_client();
         let written = timeout(READ_TIMEOUT, writer.write_all(answer.line().as_bytes())).await;
         if !matches!(written, Ok(Ok(()))) {
             return;
@@ -294,5 +316,27 @@ async fn serve(
             let _ = timeout(READ_TIMEOUT, tokio::io::copy_buf(&mut rest, &mut tokio::io::sink())).await;
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn user_with_most_clients_makes_way_and_nobody_is_kept_out() {
+        let all = |uid, since| vec![(uid, since); CLIENTS_MAX];
+        // The target waits for all of one user: for the third the longest.
+        let mut clients = all(1000, 9);
+        clients[2].1 = 5;
+        assert_eq!((makes_way(&clients, 0), makes_way(&clients, 1000)), (Some(2), Some(2)));
+        // The only one of another user stays, however long it has waited.
+        clients[4] = (0, 1);
+        assert_eq!(makes_way(&clients, 1000), Some(2));
+        // All wait for the target: another user gets in, who has no more already.
+        let busy = all(1000, BUSY);
+        assert_eq!((makes_way(&busy, 0), makes_way(&busy, 1000)), (Some(0), None));
+        let half = [[(1000, BUSY); CLIENTS_MAX / 2], [(0, BUSY); CLIENTS_MAX / 2]].concat();
+        assert_eq!((makes_way(&half, 0), makes_way(&half, 7)), (None, Some(0)));
     }
 }

@@ -133,6 +133,12 @@ impl Changing {
             && self.storing.is_none()
             && self.file.as_ref().is_none_or(|file| file.looking.is_none())
     }
+
+    /// Whether the workers have nothing to learn of it.
+    fn changed_nothing(&self) -> bool {
+        let is_nothing = |item: &Item| matches!(item.outcome, Some(Outcome::Refused | Outcome::AtRestart));
+        self.refused.is_some() || self.file.is_none() && self.items.iter().all(is_nothing)
+    }
 }
 
 impl Daemon {
@@ -178,7 +184,7 @@ impl Daemon {
         self.advance_barriers(changing, now);
         self.advance_opening(changing, faults, now);
         self.advance_look(changing, now);
-        changing.is_over() && self.advance_in_force(changing, now)
+        changing.is_over() && (changing.changed_nothing() || self.advance_in_force(changing, now))
     }
 
     /// What is done is so on every worker: whoever is told of a disk, a size or a path may use it at once.
@@ -383,7 +389,6 @@ mod tests {
     use super::*;
     use crate::barrier::Scope;
     use crate::control::request::Request;
-    use crate::control::request::change::Effect;
     use crate::control::{Call, Waker};
     use crate::sockets::Sockets;
     use nvmf_config::Config;
@@ -420,15 +425,7 @@ mod tests {
         let config = Config::parse(TEXT).unwrap();
         let mut daemon = Daemon::start(config.clone(), None, Waker::default(), Sockets::default()).unwrap();
         let barrier = Barrier::new(1, Scope::notices());
-        let item = Item {
-            change: "remove-namespace".to_owned(),
-            name: "hung".to_owned(),
-            effect: Effect::None,
-            connections: Vec::new(),
-            note: None,
-            outcome: Some(Outcome::Done),
-            message: None,
-        };
+        let item = Item::done("remove-namespace", "hung");
         let mut removal = Changing::new(vec![item], Origin::Command, daemon.common.clock.now());
         removal.wait_for(0, [Pending::new(Arc::clone(&barrier), "it hangs".to_owned())]);
         daemon.await_changes(removal, Asker::Reload);
@@ -446,6 +443,30 @@ mod tests {
         assert_eq!(daemon.exports().len(), 1, "the file has one disk");
         barrier.reach(crate::message::WorkerId(0));
         daemon.end_changes();
+        daemon.stop(Duration::ZERO);
+    }
+
+    #[test]
+    fn refused_change_waits_for_no_worker() {
+        let config = Config::parse(TEXT).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("target.toml");
+        std::fs::write(&path, "nonsense").unwrap();
+        let mut daemon = Daemon::start(config, Some(path), Waker::default(), Sockets::default()).unwrap();
+        let workers = daemon.common.mailboxes.workers();
+        // One that takes nothing up: no barrier is reached.
+        daemon.common.mailboxes.set_workers(workers + 1, daemon.common.clock.now());
+        let since = daemon.common.clock.now();
+        daemon.reload();
+        daemon.end_changes();
+        assert_eq!(daemon.reload_errors, 1);
+        let text = TEXT.replace("nsid = 1\n", "nsid = 1\nblock_size = 4096\n");
+        let plan = daemon.apply(&Config::parse(&text).unwrap(), Origin::Command, None);
+        assert_eq!(plan.items.iter().map(|it| it.outcome).collect::<Vec<_>>(), [Some(Outcome::Refused)]);
+        daemon.await_changes(plan, Asker::Reload);
+        daemon.end_changes();
+        assert!(daemon.common.clock.now() - since < BARRIER_TIMEOUT, "it waits for a worker");
+        daemon.common.mailboxes.set_workers(workers, daemon.common.clock.now());
         daemon.stop(Duration::ZERO);
     }
 }

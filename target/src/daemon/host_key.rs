@@ -6,7 +6,7 @@ use super::authentication::read_secret;
 use super::changing::Changing;
 use super::reading::ReadKeys;
 use crate::control::protocol::Fault;
-use crate::control::request::change::{Effect, Item, Outcome};
+use crate::control::request::change::Item;
 use crate::control::request::subsystem::SetKey;
 use crate::exports;
 use crate::limits::BARRIER_TIMEOUT;
@@ -73,8 +73,7 @@ impl Daemon {
         let (tell, told) = channel();
         let (waker, to, key) = (self.common.waker.clone(), path.clone(), key.text().clone());
         let body = move || {
-            let stored = store(&to, &key)
-                .map_err(|error| format!("cannot store the key in {}: {error}", to.display()));
+            let stored = store(&to, &key).map_err(|error| not_stored(&to, &error));
             let _ = tell.send(stored);
             waker.wake();
         };
@@ -129,18 +128,11 @@ impl Daemon {
         let keys = ReadKeys { tls: None, secrets: (keys, Vec::new()) };
         if asked.hosts == self.config.hosts {
             self.set_hosts_with_keys(&asked.hosts, keys);
-            changing.items.push(Item {
-                change: "set-key".to_owned(),
-                name: nqn.to_string(),
-                effect: Effect::None,
-                connections: Vec::new(),
-                note: Some(format!(
-                    "it is in {}. Connections that are there stay until they authenticate again",
-                    path.display()
-                )),
-                outcome: Some(Outcome::Done),
-                message: None,
-            });
+            let note = format!(
+                "it is in {}. Connections that are there stay until they authenticate again",
+                path.display()
+            );
+            changing.items.push(Item { note: Some(note), ..Item::done("set-key", nqn.to_string()) });
         } else {
             *changing = self.apply(&asked, Origin::Command, Some(keys));
             for item in &mut changing.items {
@@ -154,6 +146,25 @@ impl Daemon {
             }
         }
     }
+}
+
+/// Why a key was not stored, and what to do.
+fn not_stored(path: &Path, error: &io::Error) -> String {
+    let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let folder = whole.parent().unwrap_or(Path::new("/")).display();
+    let otherwise = "leave its key out of the [[host]], and the key is kept in the state directory";
+    let what = match error.kind() {
+        // ProtectSystem= of the unit, in most cases.
+        io::ErrorKind::ReadOnlyFilesystem => format!(
+            ". To the target this folder is read-only: under systemd, add ReadWritePaths={folder} to [Service] \
+             (systemctl edit nvmf-target) and restart the target; or {otherwise}"
+        ),
+        io::ErrorKind::PermissionDenied => {
+            format!(". The user of the target may not write to {folder}: let it (chown); or {otherwise}")
+        }
+        _ => String::new(),
+    };
+    format!("cannot store the key in {}: {error}{what}", path.display())
 }
 
 /// The host that has another key in this file.
@@ -218,6 +229,17 @@ fn store(path: &Path, key: &Zeroizing<String>) -> io::Result<Secret> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn folder_that_cannot_be_written_is_explained() {
+        let read_only = io::Error::from_raw_os_error(nix::libc::EROFS);
+        let text = not_stored(Path::new("/etc/nvmf/keys/h.key"), &read_only);
+        for part in ["/etc/nvmf/keys/h.key", "ReadWritePaths=/etc/nvmf/keys", "state directory"] {
+            assert!(text.contains(part), "{text}");
+        }
+        let denied = io::Error::from(io::ErrorKind::PermissionDenied);
+        assert!(not_stored(Path::new("/etc/h.key"), &denied).contains("may not write to /etc:"));
+    }
 
     #[test]
     fn file_with_the_key_of_another_is_found() {

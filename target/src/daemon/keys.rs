@@ -32,7 +32,7 @@ pub(super) fn tls_ports(config: &Config) -> Result<Option<Arc<TlsPorts>>, StartE
     let strict = config.target.strict;
     if config.lacks_keys() {
         if strict {
-            return Err(StartError::Nothing(NO_KEYS));
+            return Err(StartError::NoKeys);
         }
         tracing::error!("{NO_KEYS}");
     }

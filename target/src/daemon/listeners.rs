@@ -324,7 +324,8 @@ impl Daemon {
 
     /// Starts the workers of a provider that none has yet. Returns the place of their group.
     fn add_group(&mut self, selection: Selection) -> Result<usize, StartError> {
-        let workers = self.config.target.workers.div_ceil(2);
+        let workers = self.config.target.workers;
+        let workers = if self.groups.is_empty() { workers } else { workers.div_ceil(2) };
         let group = WorkerGroup::new(selection, WorkerId(self.workers.len()), workers);
         self.groups.push(group);
         self.raise_descriptor_limit();

@@ -57,6 +57,7 @@ pub(crate) use authentication::read_secret;
 pub(crate) use keys::NO_KEYS;
 pub(crate) use listening::tls_of;
 pub(crate) use slow_disks::STUCK;
+pub(crate) use start::NOTHING_SERVED;
 pub use start::StartError;
 pub(crate) use worker_group::{select, want_one_tcp_port, wants_tcp_port};
 pub use workers::WorkerError;

@@ -6,7 +6,7 @@
 use super::Daemon;
 use super::ana::state_of;
 use super::disks::error_text;
-use crate::control::request::change::{ConnectionName, Effect, Item};
+use crate::control::request::change::{AnaGroupChange, ConnectionName, Effect, Item};
 use crate::exports::{self, Export, describe};
 use core::time::Duration;
 use nvmf_backend::{Disk, DiskSpec};
@@ -197,8 +197,24 @@ impl Daemon {
         };
         let connections =
             if matches!(effect, Effect::Restart | Effect::Refused) { Vec::new() } else { connections };
+        let ana_groups = self.ana_changes(change);
         let change = word.to_owned();
-        Item { change, name, effect, connections, note, outcome: None, message: None }
+        Item { change, name, effect, connections, ana_groups, note, outcome: None, message: None }
+    }
+
+    /// What becomes of the ANA groups of a listener.
+    fn ana_changes(&self, change: &Change) -> Vec<AnaGroupChange> {
+        let Change::Ana(new) = change else { return Vec::new() };
+        let is_it = |old: &&Listener| fixed(old) == fixed(new);
+        let Some(old) = self.config.listeners.iter().find(is_it) else { return Vec::new() };
+        let ids: BTreeSet<u32> = old.ana_groups.iter().chain(&new.ana_groups).map(|group| group.id).collect();
+        let states =
+            ids.into_iter().map(|id| (id, state_of(&old.ana_groups, id), state_of(&new.ana_groups, id)));
+        let word = |id, state| AnaGroup { id, state }.state_word().to_owned();
+        let changed = states.filter(|(_, from, to)| from != to);
+        changed
+            .map(|(group, from, to)| AnaGroupChange { group, from: word(group, from), to: word(group, to) })
+            .collect()
     }
 
     /// Why a change is not made while hosts are there.

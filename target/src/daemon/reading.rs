@@ -58,7 +58,17 @@ pub(super) struct Readings {
     threads: Arc<()>,
 }
 
+/// What is said of a file that would take everything away.
+pub(super) const EMPTIES: &str = "the file has neither a [[listener]] nor a [[subsystem]], as one that was cut off by \
+     accident: everything stays as it is. What is to go is removed by `nvmf-target ctl subsystem remove` and `listener \
+     remove`";
+
 impl Daemon {
+    /// Whether this would take away everything that is served.
+    pub(super) fn empties(&self, asked: &Config) -> bool {
+        asked.is_empty() && !self.config.is_empty()
+    }
+
     /// Begins to read a configuration, which is applied then.
     pub(super) fn read(&mut self, wanted: Wanted) -> Result<Changing, Fault> {
         if Arc::strong_count(&self.readings.threads) > READING_MAX {
@@ -91,6 +101,7 @@ impl Daemon {
     pub(super) fn advance_reading(&mut self, changing: &mut Changing, now: Duration) {
         let Some(reading) = changing.reading.take() else { return };
         let refused = match reading.told.try_recv() {
+            Ok(Ok((config, _))) if self.empties(&config) => EMPTIES.to_owned(),
             Ok(Ok((config, keys))) if self.readings.applied < reading.number => {
                 self.readings.applied = reading.number;
                 *changing = self.apply_file(&config, keys);

@@ -168,6 +168,8 @@ impl<S: Surroundings> Reservations<S> {
         if question.association.is_closing() {
             return Err(Status::ABORTED_SQ_DELETION);
         }
+        // What is stored for a namespace that is gone would be in force when it is back, after a failed command.
+        self.registry().plan_write_protection(question)?;
         if question.persists {
             let on = question.to == WriteProtection::On;
             self.surroundings.state().set_write_protected(question.uuid, on).map_err(|error| {

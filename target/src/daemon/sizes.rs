@@ -1,7 +1,8 @@
 //! Disks that grow or shrink, or are no longer at their path.
 //!
-//! What has grown is shown to the hosts, whoever notices it. What has shrunk is reported: hosts lose what lies behind
-//! the new end only when the operator says so (`ctl namespace resize --shrink`).
+//! What has grown is shown to the hosts, whoever notices it. What has shrunk is reported, and what lies behind its end
+//! is neither read nor written; hosts are shown the new size only when the operator says so (`ctl namespace resize
+//! --shrink`).
 
 use super::Daemon;
 use super::apply::{Origin, held};
@@ -10,7 +11,7 @@ use super::disks::fault;
 use crate::barrier::Scope;
 use crate::control::Waker;
 use crate::control::protocol::Fault;
-use crate::control::request::change::{Effect, Item, Outcome};
+use crate::control::request::change::Item;
 use crate::exports::{Export, ExportFault};
 use crate::limits::OPEN_TIMEOUT;
 use crate::mailbox::ThreadMessage;
@@ -107,12 +108,15 @@ impl Daemon {
             )
         });
         match resized {
+            Ok(None) if export.is_cut => self.cut(&export, export.disk.clone(), false),
             Ok(None) => {}
             Ok(Some(disk)) if disk.geometry().blocks > before.blocks => self.grow(&export, disk),
+            // Hosts were shown it while it was looked at.
+            Ok(Some(disk)) if disk.geometry().blocks == before.blocks => {}
             Ok(Some(disk)) => {
                 text = text.or(Some(format!(
-                    "{} has shrunk from {} to {} bytes: reads behind its end fail, and a write there makes it longer \
-                     again, with zeroes in between. Make it as long as it was, or \
+                    "{} has shrunk from {} to {} bytes: hosts see its old size, and what they read and write behind \
+                     its end fails. Make it as long as it was, or \
                      show hosts its new size: nvmf-target ctl namespace resize {} {} --shrink",
                     export.backing(),
                     before.bytes(),
@@ -120,6 +124,7 @@ impl Daemon {
                     export.nqn,
                     export.namespace.nsid
                 )));
+                self.cut(&export, disk, true);
             }
             Err(error) => {
                 text = text.or(Some(format!("the size of {} cannot be read: {error}", export.backing())))
@@ -130,6 +135,28 @@ impl Daemon {
         }
         if let Some(export) = self.namespaces.open.iter_mut().find(|export| export.device == device) {
             export.look_fault = text;
+        }
+    }
+
+    /// Has the workers refuse what lies behind the end that the disk has now, or no longer. Hosts are not shown it: they
+    /// would give up what lies behind it, and the operator may yet make the disk as long as it was. Each look tells the
+    /// workers again, of which some may be new.
+    fn cut(&mut self, export: &Export, disk: Disk, is_cut: bool) {
+        let workers = 0..self.common.mailboxes.workers();
+        let (_, faults) = self.tell_workers(vec![Export { disk, ..export.clone() }], workers, resize);
+        for (export, text) in faults {
+            self.log_export_fault(&fault(&export, ExportFault::Attach(text)));
+        }
+        if let Some(open) = self.namespaces.open.iter_mut().find(|open| open.device == export.device) {
+            open.is_cut = is_cut;
+        }
+        if !is_cut {
+            tracing::info!(
+                "{} namespace {}: {} is as long again as hosts see it",
+                export.nqn,
+                export.namespace.nsid,
+                export.backing()
+            );
         }
     }
 
@@ -158,6 +185,7 @@ impl Daemon {
             open.backing()
         );
         open.disk = resized.disk.clone();
+        open.is_cut = false;
         if let Err(error) = self.show(&nqn) {
             tracing::error!("{nqn} namespace {nsid}: hosts cannot be shown its size: {error}");
         }
@@ -230,6 +258,12 @@ impl Daemon {
         let now = resized.as_ref().map_or(before, Disk::geometry);
         let mut pending = Vec::new();
         match resized {
+            Some(_) if now.blocks == 0 => {
+                return Err(Fault::refused(format!(
+                    "nothing is left of {}: remove the namespace",
+                    export.backing()
+                )));
+            }
             Some(disk) if now.blocks < before.blocks => {
                 if !shrink {
                     return Err(Fault::refused(format!(
@@ -248,15 +282,8 @@ impl Daemon {
             true => format!("it has {} bytes, as before", now.bytes()),
             false => format!("it has {} bytes, it had {}", now.bytes(), before.bytes()),
         };
-        let item = Item {
-            change: "resize-namespace".to_owned(),
-            name: format!("{} namespace {} ({})", export.nqn, export.namespace.nsid, export.backing()),
-            effect: Effect::None,
-            connections: Vec::new(),
-            note: None,
-            outcome: Some(Outcome::Done),
-            message: Some(message),
-        };
+        let name = format!("{} namespace {} ({})", export.nqn, export.namespace.nsid, export.backing());
+        let item = Item { message: Some(message), ..Item::done("resize-namespace", name) };
         Ok((item, pending))
     }
 

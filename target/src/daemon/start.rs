@@ -3,7 +3,7 @@
 use super::ana::set_initial;
 use super::authentication::{self, Pool, SecretFault};
 use super::disks::error_text;
-use super::keys::tls_ports;
+use super::keys::{NO_KEYS, tls_ports};
 use super::reservations::{OfDaemon, Reservations};
 use super::resets::Resets;
 use super::slow_disks::SlowDisks;
@@ -32,6 +32,9 @@ use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 use thiserror::Error;
 
+/// What is said where no host can use anything, before what is missing.
+pub(crate) const NOTHING_SERVED: &str = "nothing is served";
+
 /// The daemon could not start, or something of it.
 #[derive(Debug, Error)]
 pub enum StartError {
@@ -41,9 +44,9 @@ pub enum StartError {
     /// None of the disks could be opened, or with `strict` not all of them.
     #[error("these namespaces cannot be served:{}", lines(.0))]
     Exports(Vec<ExportError>),
-    /// The configuration has nothing that a host could use.
-    #[error("{0}")]
-    Nothing(&'static str),
+    /// No host has a key for TLS.
+    #[error("{NO_KEYS}")]
+    NoKeys,
     /// The engine does not take the configuration.
     #[error("the configuration cannot be served")]
     Definition(#[source] Box<DefinitionError>),
@@ -252,9 +255,6 @@ impl Daemon {
     /// The disks come before the workers, and the workers before the listeners: whoever connects finds everything.
     fn bring_up(&mut self) -> Result<(), StartError> {
         let strict = self.config.target.strict;
-        if let Some(reason) = self.config.serves_nothing() {
-            return Err(StartError::Nothing(reason));
-        }
         // Before a disk is created that nobody could reach.
         self.try_addresses()?;
         self.raise_descriptor_limit();
@@ -311,17 +311,22 @@ impl Daemon {
     fn announce(&self) {
         let up = self.listeners.iter().filter(|listener| listener.is_up());
         let addresses: Vec<_> = up.map(Listening::describe).collect();
-        tracing::info!(
-            "listening on {}, {} worker(s), poll {}, {}",
-            addresses.join(", "),
-            self.workers.len(),
-            match self.common.waiting.poll {
-                Poll::Adaptive => "adaptive",
-                Poll::Busy => "busy",
-                Poll::Interrupt => "interrupt",
-            },
-            self.memory(),
-        );
+        if !addresses.is_empty() {
+            tracing::info!(
+                "listening on {}, {} worker(s), poll {}, {}",
+                addresses.join(", "),
+                self.workers.len(),
+                match self.common.waiting.poll {
+                    Poll::Adaptive => "adaptive",
+                    Poll::Busy => "busy",
+                    Poll::Interrupt => "interrupt",
+                },
+                self.memory(),
+            );
+        }
+        if let Some(what) = self.config.serves_nothing() {
+            tracing::warn!("{NOTHING_SERVED}: there is {what}");
+        }
         for WorkerGroup { selection, .. } in &self.groups {
             let entries = selection.settings(&self.config.target).queue_entries;
             tracing::info!(

@@ -1,6 +1,6 @@
 //! What the operator is told: the status line, and the report at SIGUSR1.
 
-use super::{Daemon, Listening};
+use super::{Daemon, Listening, NOTHING_SERVED};
 use crate::log;
 use crate::metrics::observed::{SeenNamespace, View};
 
@@ -13,21 +13,29 @@ impl Daemon {
     /// One line: what is served, to how many, and what is wrong.
     pub(super) fn status(&self) -> String {
         let associations = self.common.registry.lock().map_or(0, |registry| registry.associations().count());
+        if let Some(what) = self.config.serves_nothing() {
+            let (missing, _) = what.split_once(':').unwrap_or((what, ""));
+            return format!("{NOTHING_SERVED}: there is {missing}{}", self.reload_text());
+        }
         let listeners: Vec<_> = self.listeners.iter().map(Listening::describe).collect();
         let wanted: usize = self.config.subsystems.iter().map(|subsystem| subsystem.namespaces.len()).sum();
         let open = self.exports().len();
         let missing = if open < wanted { format!(" of {wanted}") } else { String::new() };
         let failing = self.exports().iter().filter(|export| export.disk.health().failures > 0).count();
         let failing = if failing > 0 { format!(", {failing} disk(s) with errors") } else { String::new() };
-        let reload = match self.reload_errors {
-            0 => String::new(),
-            errors => format!(", {errors} error(s) at the last reload: see the log"),
-        };
+        let reload = self.reload_text();
         format!(
             "{}: {open}{missing} namespace(s), {associations} controller(s), {} queue(s){failing}{reload}",
             listeners.join(", "),
             self.queues()
         )
+    }
+
+    fn reload_text(&self) -> String {
+        match self.reload_errors {
+            0 => String::new(),
+            errors => format!(", {errors} error(s) at the last reload: see the log"),
+        }
     }
 
     /// Shows those who read metrics what only this thread knows.

@@ -7,6 +7,7 @@ use super::request::RequestState;
 use super::resources::Resources;
 use super::transport::Transport;
 use crate::limits::TIMER_GRAIN;
+use crate::metrics::worker::Phase;
 use crate::qos::LimitTable;
 use core::time::Duration;
 use nvmf_block::Backend;
@@ -145,7 +146,9 @@ impl<T: Transport> Queue<T> {
         for number in limits.into_iter().skip(from).flatten() {
             if !resources.limited.take(number, resources.now, bytes, false) {
                 resources.counters.waits_limit.add(1);
-                self.request(request).state = RequestState::AwaitLimit;
+                let this = self.request(request);
+                this.state = RequestState::AwaitLimit;
+                this.waits_since_us = resources.meter.now_us();
                 self.limited.push_back((number, request));
                 resources.limited.wait(number, self.index, false);
                 return false;
@@ -181,7 +184,7 @@ impl<T: Transport> Queue<T> {
             resources.limited.wait(number, self.index, false);
         }
         let passed = self.limits_of(resources, request).iter().position(|&of| of == Some(number));
-        self.request(request).state = RequestState::Executing;
+        self.end_wait(resources, request);
         if self.pass_limits(resources, request, passed.map_or(STAGES, |at| at + 1)) {
             self.advance(resources, now, request, false);
         }
@@ -195,11 +198,17 @@ impl<T: Transport> Queue<T> {
             if self.state == QueueState::Closed {
                 continue;
             }
-            self.request(request).state = RequestState::Executing;
+            self.end_wait(resources, request);
             if self.pass_limits(resources, request, 0) {
                 self.advance(resources, now, request, false);
             }
         }
+    }
+
+    fn end_wait<B: Backend>(&mut self, resources: &Resources<T, B>, request: u16) {
+        let this = self.request(request);
+        this.state = RequestState::Executing;
+        resources.meter.record(&mut this.footprint, Phase::Limit, this.waits_since_us);
     }
 
     /// Finds the limit of the queue's host.

@@ -11,6 +11,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 pub enum Phase {
     /// A capsule waits to be taken up: for its turn, or for a request.
     Request,
+    /// A command waits because of the limit of its host or namespace. Those that do not wait are not counted.
+    Limit,
     /// A chunk of the data waits for a buffer, or for a pull to use it with. Those that do not wait are not counted.
     Buffer,
     /// A chunk is fetched from the host.
@@ -23,13 +25,14 @@ pub enum Phase {
 
 impl Phase {
     /// All.
-    pub const ALL: [Self; 5] = [Self::Request, Self::Buffer, Self::Pull, Self::Disk, Self::Push];
+    pub const ALL: [Self; 6] = [Self::Request, Self::Limit, Self::Buffer, Self::Pull, Self::Disk, Self::Push];
 
     /// Its name.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Request => "request",
+            Self::Limit => "limit",
             Self::Buffer => "buffer",
             Self::Pull => "pull",
             Self::Disk => "disk",

@@ -144,7 +144,7 @@ fn port_of_another_listener_is_not_another_programs() {
 }
 
 #[test]
-fn configuration_that_serves_nobody_is_refused() {
+fn configuration_that_serves_nobody_is_warned_of() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("target.toml");
     let file = path.to_str().unwrap();
@@ -152,12 +152,15 @@ fn configuration_that_serves_nobody_is_refused() {
     let subsystem = "[[subsystem]]\nnqn = \"nqn.2026-11.com.example:disk1\"\nallow_any_host = true\n\
         [[subsystem.namespace]]\nnsid = 1\nnull = \"1MiB\"\n";
     for (text, part) in [
+        (String::new(), "no [[listener]]"),
         (listener.clone(), "no [[subsystem]]"),
         (format!("{listener}discovery_only = true\n{subsystem}"), "every [[listener]] has discovery_only"),
     ] {
         std::fs::write(&path, text).unwrap();
-        says(&["check", file], &[part]);
-        says(&["serve", "--config", file], &[part]);
+        let output = target(&["check", file]).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "it starts: {said}");
+        assert!(said.contains(&format!("warning: nothing is served: there is {part}")), "{said}");
     }
     let discovery = "[[listener]]\naddress = \"127.0.0.1:8009\"\ndiscovery_only = true\n";
     std::fs::write(&path, format!("{listener}{discovery}{subsystem}")).unwrap();

@@ -218,6 +218,40 @@ fn client_that_reads_nothing_keeps_no_other_waiting() {
 }
 
 #[test]
+fn clients_that_read_nothing_make_way() {
+    let controlled = Controlled::start();
+    let lines = STATUS.repeat(1000);
+    let stuck: Vec<_> = (0..16)
+        .map(|_| {
+            let mut stream = controlled.connect();
+            stream.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
+            while stream.write_all(lines.as_bytes()).is_ok() {}
+            stream
+        })
+        .collect();
+    let since = Instant::now();
+    while !controlled.ctl(&["status"]).status.success() {
+        assert!(since.elapsed() < Duration::from_secs(6), "until their time to read is over");
+    }
+    drop(stuck);
+}
+
+#[test]
+fn audit_of_a_request_is_bounded() {
+    let controlled = Controlled::start();
+    let long = "x".repeat(500_000);
+    for request in [
+        format!("{{\"version\":1,\"request\":\"log-level\",\"level\":\"{long}\"}}\n"),
+        format!("{{\"version\":1,\"request\":\"subsystem remove\",\"nqn\":\"{long}\"}}\n"),
+    ] {
+        assert!(says(&mut controlled.connect(), &request).contains("\"ok\":false"));
+    }
+    let log = controlled.log();
+    assert!(log.contains("control: {") && log.contains("xxx... (500"), "{}", &log[..log.len().min(4000)]);
+    assert!(log.lines().all(|line| line.len() < 8192));
+}
+
+#[test]
 fn absent_target_is_explained() {
     let folder = TempDir::new().unwrap();
     let output = ctl(&socket(folder.path()), &["status"]);

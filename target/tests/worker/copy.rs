@@ -16,7 +16,7 @@ fn preset(disk: &SharedDisk, seed: u32) {
     }
 }
 
-fn content(disk: &SharedDisk, start: u64, blocks: u32) -> Vec<u8> {
+pub(crate) fn content(disk: &SharedDisk, start: u64, blocks: u32) -> Vec<u8> {
     let disk = disk.borrow();
     (start..start + u64::from(blocks)).flat_map(|lba| disk.block(lba).to_vec()).collect()
 }
@@ -110,7 +110,7 @@ fn copy_ends_with_its_connection() {
     world.until_clean();
 }
 
-fn cloneable(world: &World, unit: u32, blocks: u64) {
+pub(crate) fn cloneable(world: &World, unit: u32, blocks: u64) {
     world.disk.borrow_mut().set_sharing(Some(unit), blocks);
     preset(&world.disk, 1);
     preset(&world.other_disk, 50_000);

@@ -12,6 +12,7 @@ use nvmf_target::metrics::meter::Measuring;
 use nvmf_target::metrics::namespaces::{Kind, Namespace, Namespaces};
 use nvmf_target::metrics::pending::InFlight;
 use nvmf_target::metrics::worker::{Phase, WorkerMeasures};
+use nvmf_target::qos::{Limit, LimitTable, Rates};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -95,6 +96,38 @@ fn commands_are_counted_with_their_phases_and_failures() {
         2
     );
     assert_eq!(in_flight(&world, &namespace), InFlight::default());
+    io.drop_connection();
+    admin.drop_connection();
+    world.until_clean();
+}
+
+#[test]
+fn wait_for_a_limit_is_a_phase_of_its_own() {
+    let mut world = World::new(1, &settings());
+    let (_, measures) = count(&mut world, true);
+    let (mut admin, cntlid) = admin(&mut world);
+    let mut io = io(&mut world, 1, cntlid);
+    // Those that do not begin with what was saved up wait for a tenth of a second each.
+    let rates = Rates { iops: Some(10), bytes_per_second: None, burst: Duration::from_millis(100) };
+    let mut table = LimitTable::new();
+    table.limit_device(DISK, Arc::new(Limit::new(rates)));
+    world.workers[0].deliver(WorkerMessage::Limits(Arc::new(table)));
+    let write = read_write(NvmOpcode::WRITE, 0, BLOCK, SglDescriptor::in_capsule(0, BLOCK));
+    let sent: Vec<_> = (0..3).map(|_| io.send(&write, &pattern(3, BLOCK as usize))).collect();
+    for cid in sent {
+        assert!(io.response(&mut world, cid).0.status().is_success());
+    }
+    let (tell, told) = std::sync::mpsc::channel();
+    world.workers[0].deliver(WorkerMessage::TakeSlowest(tell));
+    world.tick();
+    let slowest = told.try_recv().unwrap().into_iter().max_by_key(|command| command.total).unwrap();
+    let waited = slowest.phases[Phase::Limit as usize];
+    assert!(waited >= Duration::from_millis(100) && waited <= slowest.total, "{waited:?}");
+    assert!(slowest.phases[Phase::Buffer as usize] < Duration::from_millis(50), "it is no other phase");
+    let mut times = Times::default();
+    times.add(&measures.phases[Phase::Limit as usize]);
+    let waits = world.count("waits_limit");
+    assert!(waits > 0 && waits < 3 && times.count() == waits, "who does not wait is not counted: {waits}");
     io.drop_connection();
     admin.drop_connection();
     world.until_clean();

@@ -40,8 +40,11 @@ mkdir -p "$root/share" "$root/var/log/journal"
 echo 'share /share 9p trans=virtio,version=9p2000.L,msize=262144 0 0' >"$root/etc/fstab"
 printf '%s\n' '127.0.0.1 localhost' '10.0.2.2 host' '10.0.2.15 lab' >"$root/etc/hosts"
 echo lab >"$root/etc/hostname"
-printf '[Match]\nName=en* eth*\n[Network]\nAddress=10.0.2.15/24\nGateway=10.0.2.2\n' \
+printf '[Match]\nMACAddress=52:54:00:12:34:56\n[Network]\nAddress=10.0.2.15/24\nGateway=10.0.2.2\n' \
     >"$root/etc/systemd/network/lab.network"
+# The network of two machines, of which this one is the first.
+printf '[Match]\nMACAddress=52:54:00:12:35:01\n[Network]\nAddress=10.0.3.1/24\n' \
+    >"$root/etc/systemd/network/lan.network"
 # Each boot is of the same machine.
 echo 6f3c3c1e5a1b4d0f9a2b64d0c5b1f0a7 >"$root/etc/machine-id"
 cat >"$root/etc/systemd/system/lab.service" <<'UNIT'

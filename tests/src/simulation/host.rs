@@ -1,40 +1,36 @@
 //! A simulated host: random operations on its blocks, over one path or two, and the verification of their contents.
 //!
-//! The paths of a host share its blocks, and nobody else uses these. At most one operation of a block is in flight,
+//! Its blocks lie in two namespaces. The paths of a host share them, and nobody else uses these. At most one operation of a block is in flight,
 //! on whichever path, so whatever one path was told is what the other has to find: a completed write, the flush that
 //! covers it, and the contents that a power cut left. The second path is another association of the same host, or of
 //! another host that takes part in the first one's work as members of a cluster do.
 
+use super::area::{ALL, AREAS, Area, SPAN};
+use super::command::Done;
+use super::contents::{another, content};
+use super::copy::Copying;
 use super::network::Network;
 use super::oracle::{FlushPoint, Oracle};
 use super::path::Path;
-use super::plane::Done;
 use super::reservation;
-use super::rights::{self, Rights};
+use super::rights::{self, Reach, Rights};
 use super::rng::Rng;
+use core::ops::Range;
 use core::time::Duration;
-use nvmf_block::{BlockError, BlockOp, BlockRange, Buffer, Completion, RegionId, Tag};
+use nvmf_block::{BlockError, BlockOp, BlockRange, Completion, RegionId, Tag};
 use nvmf_memory::Memory;
 
-/// Blocks of each host.
-pub(super) const BLOCKS: u64 = 48;
-/// Distance between the first blocks of two hosts: one unused block follows the blocks of each host.
-pub(super) const STRIDE: u64 = BLOCKS + 1;
 /// Bytes in a block.
 pub(super) const BLOCK: usize = 512;
 /// Most operations in flight.
 pub(super) const SLOTS: usize = 8;
-/// Most blocks of an operation: more than fit into a capsule.
-const SPAN: u64 = 24;
 /// Bytes of a slot's memory: one block more than the largest operation.
-const SLOT_LEN: usize = (SPAN as usize + 1) * BLOCK;
-/// Byte that fills the rest of a slot after an operation's buffer.
-const GUARD: u8 = 0x6b;
+pub(super) const SLOT_LEN: usize = (SPAN + 1) * BLOCK;
 /// The host's memory, on each of its paths.
 pub(super) const REGION: RegionId = RegionId(0);
 
 #[derive(Debug)]
-enum Purpose {
+pub(super) enum Purpose {
     Read,
     /// A write of any kind, and whether it is durable on completion.
     Write {
@@ -43,82 +39,86 @@ enum Purpose {
     Flush(FlushPoint),
     /// A compare with these contents, from the first block on.
     Compare(Vec<u64>),
+    Copy(Copying),
+    /// A read of what a Copy was to write, whose connection was lost.
+    Settle(Copying),
 }
 
 #[derive(Debug)]
-struct Running {
-    purpose: Purpose,
-    path: usize,
-    start: u64,
-    blocks: u64,
+pub(super) struct Running {
+    pub(super) purpose: Purpose,
+    pub(super) path: usize,
+    /// Its blocks; of a flush, all of its namespace.
+    pub(super) blocks: Range<usize>,
     /// Power cuts before its start.
-    crashes: u32,
-    since: Duration,
+    pub(super) crashes: u32,
+    pub(super) since: Duration,
 }
 
 /// A simulated host.
 pub(super) struct Host<N: Network> {
-    number: u64,
+    pub(super) number: u64,
     pub(super) paths: Vec<Path<N>>,
     pub(super) oracle: Oracle,
-    memory: Memory,
-    running: Vec<Option<Running>>,
+    pub(super) memory: Memory,
+    pub(super) running: Vec<Option<Running>>,
+    /// What was refused and has to be tried again, when, and in which slot.
+    pub(super) settling: Vec<(Duration, usize, Running)>,
     /// Blocks with an operation in flight.
-    busy: Vec<bool>,
+    pub(super) busy: Vec<bool>,
     /// Content last written to each block, and over which path.
-    contents: Vec<u64>,
-    written_over: Vec<usize>,
+    pub(super) contents: Vec<u64>,
+    pub(super) written_over: Vec<usize>,
     /// Over which path each block was used last.
     used_over: Vec<usize>,
     /// It begins nothing before.
     pause: Duration,
-    now: Duration,
+    pub(super) now: Duration,
     pub(super) refused: u64,
     next_content: u64,
     pub(super) left: u32,
     pub(super) ended: u64,
+    /// Copies that succeeded.
+    pub(super) copied: u64,
     /// Blocks that were read over another path than they were written over.
     pub(super) read_across: u64,
     /// Flushes may fail that began after so many power cuts or fewer.
     pub(super) flushes_may_fail: Option<u32>,
-    rng: Rng,
+    pub(super) rng: Rng,
     completions: Vec<Completion>,
 }
 
 impl<N: Network> Host<N> {
     pub(super) fn new(number: u64, mut paths: Vec<Path<N>>, mut rng: Rng) -> Self {
-        let memory = Memory::alloc(SLOTS * SLOT_LEN).expect("memory");
+        let memory = Memory::alloc((SLOTS + paths.len()) * SLOT_LEN).expect("memory");
         paths.iter_mut().for_each(|path| path.register(&memory));
         Self {
             number,
             paths,
-            oracle: Oracle::new(BLOCKS as usize),
+            oracle: Oracle::new(ALL),
             memory,
             running: (0..SLOTS).map(|_| None).collect(),
-            busy: vec![false; BLOCKS as usize],
-            contents: vec![0; BLOCKS as usize],
-            written_over: vec![0; BLOCKS as usize],
-            used_over: vec![0; BLOCKS as usize],
+            settling: Vec::new(),
+            busy: vec![false; ALL],
+            contents: vec![0; ALL],
+            written_over: vec![0; ALL],
+            used_over: vec![0; ALL],
             pause: Duration::ZERO,
             now: Duration::ZERO,
             refused: 0,
             next_content: 0,
-            left: 30 + rng.below(40) as u32,
+            left: 24 + rng.below(36) as u32,
             ended: 0,
+            copied: 0,
             read_across: 0,
             flushes_may_fail: None,
             rng,
-            completions: Vec::with_capacity(SLOTS),
+            completions: Vec::with_capacity(SLOTS + 1),
         }
     }
 
-    /// First block of the host on the disk.
-    fn base(&self) -> u64 {
-        self.number * STRIDE
-    }
-
     pub(super) fn idle(&self) -> bool {
-        self.running.iter().all(Option::is_none)
+        self.settling.is_empty() && self.running.iter().all(Option::is_none)
     }
 
     /// Runs one turn of each driver and of the host; `true` if something happened.
@@ -134,6 +134,13 @@ impl<N: Network> Host<N> {
             self.on_completion(&completion, rights);
         }
         self.completions = completions;
+        for path in 0..self.paths.len() {
+            for (number, status) in core::mem::take(&mut self.paths[path].ended) {
+                worked = true;
+                self.on_copied(number, status, rights);
+            }
+        }
+        worked |= self.settle();
         while self.is_ready() && now >= self.pause && self.left > 0 && self.rng.percent(60) {
             if !self.start_one() {
                 break;
@@ -151,136 +158,119 @@ impl<N: Network> Host<N> {
 
     pub(super) fn poll_timeout(&self) -> Option<Duration> {
         let pause = (self.left > 0 && self.pause > self.now).then_some(self.pause);
-        self.paths.iter().filter_map(Path::poll_timeout).chain(pause).min()
-    }
-
-    /// Checks that the bytes of a slot after an operation's buffer are unchanged.
-    fn check_guard(&self, slot: usize, len: usize, what: &str) {
-        let end = SLOT_LEN * (slot + 1);
-        let mut guard = vec![0; SLOT_LEN - len];
-        self.memory.read(end - guard.len(), &mut guard);
-        assert!(guard.iter().all(|&byte| byte == GUARD), "{what}: bytes after its buffer changed");
+        let settling = self.settling.iter().map(|(at, ..)| *at);
+        self.paths.iter().filter_map(Path::poll_timeout).chain(pause).chain(settling).min()
     }
 
     /// Reads every block over every path, at the end.
     pub(super) fn read_all(&mut self) {
         for path in 0..self.paths.len() {
-            for start in (0..BLOCKS).step_by(SPAN as usize) {
-                let slot =
-                    self.running.iter().position(Option::is_none).expect("an idle host has a free slot");
-                self.submit(slot, path, Purpose::Read, start, SPAN.min(BLOCKS - start));
+            for start in (0..ALL).step_by(SPAN) {
+                let slot = self.free_slot().expect("an idle host has a free slot");
+                self.submit(slot, path, Purpose::Read, start..start + SPAN);
             }
         }
     }
 
+    fn free_slot(&self) -> Option<usize> {
+        let is_free = |&slot: &usize| {
+            self.running[slot].is_none() && self.settling.iter().all(|(_, other, _)| *other != slot)
+        };
+        (0..SLOTS).find(is_free)
+    }
+
     fn start_one(&mut self) -> bool {
-        let Some(slot) = self.running.iter().position(Option::is_none) else { return false };
-        let blocks = 1 + self.rng.below(SPAN);
-        let start = self.rng.below(BLOCKS - blocks + 1);
-        let free = !self.busy[start as usize..(start + blocks) as usize].contains(&true);
+        let Some(slot) = self.free_slot() else { return false };
+        let area = AREAS[usize::from(self.rng.percent(25))].blocks();
+        let len = 1 + self.rng.below(SPAN as u64) as usize;
+        let start = area.start + self.rng.below((area.len() - len + 1) as u64) as usize;
+        let blocks = start..start + len;
+        let free = !self.busy[blocks.clone()].contains(&true);
         let fua = self.rng.percent(20);
+        let path = self.rng.below(self.paths.len() as u64) as usize;
         let purpose = match self.rng.below(100) {
-            0..6 => Purpose::Flush(self.oracle.flush_begins()),
+            0..6 => Purpose::Flush(self.oracle.flush_begins(area.clone())),
             _ if !free => return false,
             6..36 => Purpose::Read,
             36..46 => Purpose::Compare(Vec::new()),
+            46..64 if self.paths[path].sends_raw => {
+                let begun = self.start_copy(slot, path, blocks);
+                self.left -= u32::from(begun);
+                return begun;
+            }
             _ => Purpose::Write { fua },
         };
         self.left -= 1;
-        let path = self.rng.below(self.paths.len() as u64) as usize;
-        self.submit(slot, path, purpose, start, blocks);
+        let blocks = if matches!(purpose, Purpose::Flush(_)) { area } else { blocks };
+        self.submit(slot, path, purpose, blocks);
         true
     }
 
-    fn submit(&mut self, slot: usize, path: usize, mut purpose: Purpose, start: u64, blocks: u64) {
-        let range = BlockRange::new(self.base() + start, blocks);
-        let buffer = Buffer { region: REGION, offset: slot * SLOT_LEN, len: blocks as usize * BLOCK };
-        self.memory.fill(buffer.offset + buffer.len, SLOT_LEN - buffer.len, GUARD);
-        let span = start as usize..(start + blocks) as usize;
+    /// Takes note of an operation that begins.
+    pub(super) fn begin(&mut self, slot: usize, purpose: Purpose, path: usize, blocks: Range<usize>) {
+        let (crashes, since) = (self.oracle.crashes(), self.now);
+        self.running[slot] = Some(Running { purpose, path, blocks, crashes, since });
+    }
+
+    /// An operation over this path uses blocks.
+    pub(super) fn set_busy(&mut self, path: usize, blocks: Range<usize>) {
+        self.used_over[blocks.clone()].fill(path);
+        self.busy[blocks].fill(true);
+    }
+
+    pub(super) fn submit(&mut self, slot: usize, path: usize, mut purpose: Purpose, blocks: Range<usize>) {
+        let area = Area::of(blocks.start);
+        let range = BlockRange::new(area.lba(self.number, blocks.start), blocks.len() as u64);
         let op = match &mut purpose {
             Purpose::Flush(_) => BlockOp::Flush,
-            Purpose::Read => {
-                self.memory.fill(buffer.offset, buffer.len, 0xee);
-                BlockOp::Read { range, into: buffer }
+            Purpose::Read | Purpose::Settle(_) => {
+                let into = self.buffer(slot, blocks.len());
+                self.spoil(into);
+                BlockOp::Read { range, into }
             }
             Purpose::Compare(with) => {
-                with.extend_from_slice(&self.contents[span.clone()]);
+                with.extend_from_slice(&self.contents[blocks.clone()]);
                 // Sometimes with other contents, which the compare must detect.
                 if self.rng.percent(25) {
-                    let other = self.rng.below(blocks) as usize;
-                    with[other] = with[other].wrapping_add(1_000_000);
+                    let other = self.rng.below(blocks.len() as u64) as usize;
+                    with[other] = another(with[other]);
                 }
-                for (block, &content) in span.clone().zip(&*with) {
-                    self.fill(buffer.offset + (block - span.start) * BLOCK, block, content);
-                }
-                BlockOp::Compare { range, with: buffer }
+                self.fill(slot, with);
+                BlockOp::Compare { range, with: self.buffer(slot, blocks.len()) }
             }
             Purpose::Write { fua } => match self.rng.below(10) {
                 0 => {
                     *fua = false;
-                    self.write(path, span.clone(), 0, true);
+                    self.write(path, blocks.clone(), 0, true);
                     BlockOp::Deallocate { range }
                 }
                 1 => {
-                    self.write(path, span.clone(), 0, false);
+                    self.write(path, blocks.clone(), 0, false);
                     BlockOp::WriteZeroes { range, deallocate: self.rng.percent(50), fua: *fua }
                 }
                 _ => {
                     self.next_content += 1;
-                    let content = self.next_content;
-                    for block in span.clone() {
-                        self.fill(buffer.offset + (block - span.start) * BLOCK, block, content);
-                    }
-                    self.write(path, span.clone(), content, false);
-                    BlockOp::Write { range, from: buffer, fua: *fua }
+                    self.write(path, blocks.clone(), self.next_content, false);
+                    self.fill(slot, &self.contents[blocks.clone()]);
+                    BlockOp::Write { range, from: self.buffer(slot, blocks.len()), fua: *fua }
                 }
             },
+            Purpose::Copy(_) => unreachable!("a Copy is a raw command"),
         };
         if op != BlockOp::Flush {
-            self.used_over[span.clone()].fill(path);
-            self.busy[span].fill(true);
+            self.set_busy(path, blocks.clone());
         }
-        let (crashes, since) = (self.oracle.crashes(), self.now);
-        self.running[slot] = Some(Running { purpose, path, start, blocks, crashes, since });
-        self.paths[path].submit(Tag(slot as u64), op);
+        self.begin(slot, purpose, path, blocks);
+        self.paths[path].submit(Tag(slot as u64), area.nsid(), op);
     }
 
-    fn write(&mut self, path: usize, span: core::ops::Range<usize>, content: u64, hint: bool) {
-        for block in span {
+    fn write(&mut self, path: usize, blocks: Range<usize>, number: u64, hint: bool) {
+        for block in blocks {
+            let content = content(number, block);
             self.oracle.begin(block, content, hint);
             self.contents[block] = content;
             self.written_over[block] = path;
         }
-    }
-
-    /// Fills a block for a content number: its address and the number, repeated; zeroes for content 0.
-    fn fill(&self, offset: usize, block: usize, content: u64) {
-        if content == 0 {
-            return self.memory.fill(offset, BLOCK, 0);
-        }
-        let mut bytes = [0; BLOCK];
-        for pair in bytes.chunks_exact_mut(16) {
-            pair[..8].copy_from_slice(&(self.base() + block as u64).to_le_bytes());
-            pair[8..].copy_from_slice(&content.to_le_bytes());
-        }
-        self.memory.write(offset, &bytes);
-    }
-
-    /// The content number of a block.
-    fn content(&self, offset: usize, block: usize) -> u64 {
-        let mut bytes = [0; BLOCK];
-        self.memory.read(offset, &mut bytes);
-        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
-        let content = word(8);
-        let place = if content == 0 { 0 } else { self.base() + block as u64 };
-        let whole = (0..BLOCK).step_by(16).all(|at| word(at) == place && word(at + 8) == content);
-        assert!(
-            whole,
-            "host {}: block {block} is torn or has the contents of another block: {:?}",
-            self.number,
-            &bytes[..32]
-        );
-        content
     }
 
     /// Whether a flush, or a write that includes one, failed. It may only where the disk failed one before.
@@ -291,35 +281,51 @@ impl<N: Network> Host<N> {
     }
 
     /// The host whose operation on a block of this one's is under way, or was last.
-    pub(super) fn owner(&self, block: u64) -> Option<reservation::Host> {
-        let path = *self.used_over.get(block as usize)?;
-        Some(self.paths[path].id)
+    pub(super) fn owner(&self, block: usize) -> reservation::Host {
+        self.paths[self.used_over[block]].id
     }
 
     /// What is counted of the operations that are under way.
     pub(super) fn under_way(&self) -> impl Iterator<Item = &'static str> {
-        self.running.iter().flatten().map(|running| match running.purpose {
-            Purpose::Read => "read",
+        self.running.iter().flatten().map(|running| match &running.purpose {
+            Purpose::Read | Purpose::Settle(_) => "read",
             Purpose::Write { fua: false } => "write",
             Purpose::Write { fua: true } => "write with FUA",
             Purpose::Flush(_) => "flush",
             Purpose::Compare(_) => "compare",
+            Purpose::Copy(copying) if copying.is_across => "copy across",
+            Purpose::Copy(_) => "copy",
         })
     }
 
+    /// What of namespace 1 these blocks are.
+    pub(super) fn reaches(&self, blocks: &Range<usize>, writes: bool) -> Vec<Reach> {
+        let end = Area::Main.lba(self.number, blocks.end);
+        (Area::of(blocks.start) == Area::Main).then_some(Reach { end, writes }).into_iter().collect()
+    }
+
     /// An operation was refused, for a reason: a write may have taken effect in part. It does not count.
-    fn on_refused(&mut self, slot: Running, error: BlockError, rights: &Rights, what: &str) {
-        let Running { purpose, path, start, blocks, since, .. } = slot;
+    fn on_refused(&mut self, slot: usize, running: Running, error: BlockError, rights: &Rights, what: &str) {
+        let Running { ref purpose, path, ref blocks, since, .. } = running;
         let writes = matches!(purpose, Purpose::Write { .. } | Purpose::Flush(_));
-        let end = self.base() + start + blocks;
-        rights.check_refusal(self.paths[path].id, (end, writes), since, error, what);
-        let span = start as usize..(start + blocks) as usize;
-        if matches!(purpose, Purpose::Write { .. }) {
-            span.clone().for_each(|block| self.oracle.fail(block));
+        let reaches = match purpose {
+            Purpose::Flush(_) => self.reaches(&(blocks.start..blocks.start), writes),
+            _ => self.reaches(blocks, writes),
+        };
+        rights.check_refusal(self.paths[path].id, &reaches, since, error, what);
+        match purpose {
+            Purpose::Settle(_) => return self.settle_later(slot, running),
+            Purpose::Write { .. } => blocks.clone().for_each(|block| self.oracle.fail(block)),
+            _ => {}
         }
         if !matches!(purpose, Purpose::Flush(_)) {
-            self.busy[span].fill(false);
+            self.busy[blocks.clone()].fill(false);
         }
+        self.pause_refused();
+    }
+
+    /// Something was refused: it does not count, and the host pauses.
+    pub(super) fn pause_refused(&mut self) {
         self.refused += 1;
         self.left += 1;
         self.pause = self.now + Duration::from_micros(self.rng.below(3000));
@@ -330,39 +336,36 @@ impl<N: Network> Host<N> {
         let Some(running) = self.running[slot].take() else {
             panic!("host {}: an operation ended twice", self.number);
         };
-        let Running { ref purpose, path, start, blocks, crashes, .. } = running;
+        let Running { ref purpose, path, ref blocks, crashes, .. } = running;
         self.ended += 1;
         if super::prints_events() {
             println!("host {} ended {slot}: {:?}", self.number, completion.result);
         }
-        let span = start as usize..(start + blocks) as usize;
-        let what = format!("host {}, path {path}, {purpose:?} of {start}+{blocks}", self.number);
-        self.check_guard(slot, blocks as usize * BLOCK, &what);
+        let what = format!("host {}, path {path}, {purpose:?} of {blocks:?}", self.number);
         if let Err(error) = completion.result
             && rights::is_refusal(error)
         {
-            return self.on_refused(running, error, rights, &what);
+            return self.on_refused(slot, running, error, rights, &what);
         }
-        match running.purpose {
+        match purpose {
             Purpose::Flush(point) => {
                 if !self.failed(completion, crashes, &what) {
-                    self.oracle.flushed(&point);
+                    self.oracle.flushed(point);
                 }
                 return;
             }
-            Purpose::Write { fua } => {
+            &Purpose::Write { fua } => {
                 if fua && self.failed(completion, crashes, &what) {
-                    span.clone().for_each(|block| self.oracle.fail(block));
+                    blocks.clone().for_each(|block| self.oracle.fail(block));
                 } else {
                     assert_eq!(completion.result, Ok(()), "{what}");
-                    span.clone().for_each(|block| self.oracle.end(block, fua, crashes));
+                    blocks.clone().for_each(|block| self.oracle.end(block, fua, crashes));
                 }
             }
-            Purpose::Read => {
+            Purpose::Read | Purpose::Settle(_) => {
                 assert_eq!(completion.result, Ok(()), "{what}");
-                let offset = slot * SLOT_LEN;
-                for block in span.clone() {
-                    let content = self.content(offset + (block - span.start) * BLOCK, block);
+                self.check_guard(slot, blocks.len(), &what);
+                for (block, content) in blocks.clone().zip(self.contents_of(slot, blocks.clone())) {
                     self.oracle.read(block, content, crashes, &what);
                     self.contents[block] = content;
                     self.read_across += u64::from(content != 0 && self.written_over[block] != path);
@@ -374,10 +377,14 @@ impl<N: Network> Host<N> {
                     Err(BlockError::CompareFailed) => false,
                     Err(error) => panic!("{what}: {error:?}"),
                 };
-                let with: Vec<_> = span.clone().zip(with).collect();
+                let with: Vec<_> = blocks.clone().zip(with.iter().copied()).collect();
                 self.oracle.compared(&with, equal, crashes, &what);
             }
+            Purpose::Copy(_) => unreachable!("a Copy is a raw command"),
         }
-        self.busy[span].fill(false);
+        match purpose {
+            Purpose::Settle(copying) => self.free(copying, blocks.clone()),
+            _ => self.busy[blocks.clone()].fill(false),
+        }
     }
 }

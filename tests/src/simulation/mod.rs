@@ -6,21 +6,32 @@
 //! | `mod` | [`run`]: runs a seed from the first connection to the last check |
 //! | `world` | the target, the hosts, and their clock |
 //! | `target` | the workers, their disk, and another disk |
-//! | `plane` | the target's control plane: reservation commands |
+//! | `plane` | the target's control plane: reservation commands, write protection |
 //! | `operator` | takes the namespace away from hosts, and gives it back |
 //! | `files` | the state directory |
 //! | `host` | a host with random operations on its own blocks |
+//! | `area` | where these are |
+//! | `contents` | what they hold |
+//! | `copy` | a host's Copy commands |
+//! | `contest` | blocks that hosts contend for by Compare and Write |
 //! | `network` | what connects hosts and target, over each transport, and its faults |
 //! | `path` | an association of a host, with its driver |
 //! | `resets` | Cross-Controller Resets, as the daemon carries them out |
-//! | `troubles` | power cuts, troubles of the disk, half-open connections, reservation commands |
+//! | `troubles` | power cuts, troubles of the disk, half-open connections, what hosts send for their rights |
 //! | `oracle` | the contents that each block may have |
+//! | `register` | the same, of a contested block |
 //! | `rights` | who may read and write which blocks |
 //! | `reservation` | a model of a reservation |
+//! | `command` | what hosts send for reservation and write protection |
 //!
 //! A run depends only on its seed, so that a failure can be reproduced. `network/tcp` says where the kernel's timers
 //! may play a part.
 
+mod area;
+mod command;
+mod contents;
+mod contest;
+mod copy;
 mod files;
 mod host;
 mod network;
@@ -28,6 +39,7 @@ mod operator;
 mod oracle;
 mod path;
 mod plane;
+mod register;
 mod reservation;
 mod resets;
 mod rights;
@@ -67,6 +79,12 @@ pub struct Outcome {
     pub read_across: u64,
     /// Operations that were refused, for a reservation or because the namespace was taken away.
     pub refused: u64,
+    /// Copies that succeeded.
+    pub copied: u64,
+    /// Compare and Write: blocks that were replaced.
+    pub replaced: u64,
+    /// Compare and Write: those that found another content than they expected.
+    pub differed: u64,
     /// Which faults met which operations.
     pub coverage: Coverage,
     /// Connections that the network cut, beside those.

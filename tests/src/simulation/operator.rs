@@ -1,7 +1,7 @@
-//! An operator, who takes the namespace away from hosts and gives it back: by ANA state, by masking, by removal, by size.
+//! An operator, who takes the namespace away from hosts and gives it back: by ANA state, by masking, by removal, by size, for writes.
 
 use super::network::Network;
-use super::plane::{Kept, Owner, Plane, TargetWorker, check_pending};
+use super::plane::{Kept, Owners, Plane, TargetWorker, check_pending};
 use super::reservation::Host;
 use super::rng::Rng;
 use crate::worker_setup::{PORT, WorkerSetup};
@@ -27,6 +27,8 @@ pub(super) enum Change {
     Removed,
     /// It has fewer blocks.
     Shorter(u64),
+    /// Nobody may write.
+    ReadOnly,
 }
 
 impl Change {
@@ -37,15 +39,17 @@ impl Change {
             Self::Hidden(_) => "namespace hidden from a host",
             Self::Removed => "namespace removed",
             Self::Shorter(_) => "namespace shrunk",
+            Self::ReadOnly => "namespace read-only",
         }
     }
 
     /// One of those that may be.
     pub(super) fn random(rng: &mut Rng, hosts: &[Host], blocks: u64) -> Self {
-        match rng.below(5) {
+        match rng.below(6) {
             0 | 1 => Self::Inaccessible,
             2 => Self::Hidden(hosts[rng.below(hosts.len() as u64) as usize]),
             3 => Self::Removed,
+            4 => Self::ReadOnly,
             _ => Self::Shorter(1 + rng.below(blocks - 1)),
         }
     }
@@ -97,7 +101,8 @@ pub(super) fn take<N: Network>(
             edit(plane, |all| all[0].access.hosts = HostAccess::Only(others));
             scope.hosts = Some([HostId(hidden)].into());
         }
-        Change::Removed => edit(plane, Vec::clear),
+        Change::Removed => edit(plane, |all| drop(all.remove(0))),
+        Change::ReadOnly => edit(plane, |all| all[0].read_only = true),
         Change::Shorter(blocks) => edit(plane, |all| all[0].geometry.blocks = blocks),
     }
     plane.publish();
@@ -107,6 +112,7 @@ pub(super) fn take<N: Network>(
         // One that comes back has its reservation.
         Change::Removed => situation.served = false,
         Change::Shorter(blocks) => situation.blocks = blocks,
+        Change::ReadOnly => situation.read_only = true,
     });
     let barrier = plane.barrier(scope);
     Taken { change, since: now, number, barrier, timeout: now + TIMEOUT, is_done: false, until }
@@ -119,7 +125,7 @@ impl Taken {
         now: Duration,
         (plane, workers): (&Plane<N>, &mut [TargetWorker<N>]),
         kept: &mut Kept,
-        owner: Owner<'_>,
+        owners: Owners<'_>,
     ) {
         if self.is_done || !(self.barrier.is_reached() || now >= self.timeout) {
             return;
@@ -127,10 +133,13 @@ impl Taken {
         self.is_done = true;
         if self.barrier.is_reached() {
             kept.rights.done(now, self.number);
-            check_pending(workers, self.since, self.change.name(), |lba| {
-                let only = |host: &Host| !matches!(self.change, Change::Hidden(it) if it != *host);
-                owner(lba).filter(only)
-            });
+            check_pending(
+                workers,
+                self.since,
+                self.change.name(),
+                owners,
+                |host| !matches!(self.change, Change::Hidden(it) if it != host),
+            );
         }
         if self.change == Change::Inaccessible {
             set_ana(plane, AnaState::INACCESSIBLE);
@@ -145,21 +154,29 @@ impl Taken {
 
     /// Gives back what was taken away.
     pub(super) fn undo<N: Network>(self, plane: &Plane<N>, kept: &mut Kept, namespace: &NamespaceDefinition) {
-        let mut reservation = None;
+        let (mut reservation, mut protection) = (None, None);
         match self.change {
             Change::Inaccessible => set_ana(plane, AnaState::OPTIMIZED),
             Change::Hidden(_) => edit(plane, |all| all[0].access.hosts = HostAccess::Any),
             Change::Removed => {
+                let mut namespace = namespace.clone();
+                namespace.access.write_protection = kept.restored_protection(namespace.uuid);
                 edit(plane, |all| all.push(namespace.clone()));
+                protection = plane.protection();
                 reservation = plane.restore(kept, namespace.uuid);
             }
             Change::Shorter(_) => edit(plane, |all| all[0].geometry = namespace.geometry),
+            Change::ReadOnly => edit(plane, |all| all[0].read_only = false),
         }
         debug_assert_eq!(namespace.nsid, Nsid(1), "the namespace of the hosts");
         let blocks = namespace.geometry.blocks;
         kept.rights.change(|situation| {
             (situation.served, situation.reachable, situation.hidden_from) = (true, true, None);
-            situation.blocks = blocks;
+            (situation.blocks, situation.read_only) = (blocks, false);
+            if let Some(protection) = protection {
+                situation.protection = protection;
+            }
+            assert_eq!(Some(situation.protection), plane.protection(), "its write protection");
             if let Some(reservation) = reservation {
                 situation.reservation = reservation;
             }

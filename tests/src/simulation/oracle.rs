@@ -5,6 +5,7 @@
 //! the last entry. Content 0 is zeroes.
 
 use core::fmt::Display;
+use core::ops::Range;
 use std::collections::BTreeSet;
 
 #[derive(Debug, Clone)]
@@ -27,6 +28,8 @@ pub(super) struct Oracle {
 #[derive(Debug, Clone)]
 pub(super) struct FlushPoint {
     crashes: u32,
+    /// The first block of its namespace.
+    first: usize,
     /// By block: the last completed entry.
     ended: Vec<usize>,
 }
@@ -48,6 +51,23 @@ impl Oracle {
         }
         block.past.push(contents);
         block.writing = true;
+    }
+
+    /// Starts a Copy of what this block has now to another one.
+    pub(super) fn begin_copy(&mut self, block: usize, source: usize) {
+        let contents = self.blocks[source].past.last().cloned().unwrap_or_default();
+        let block = &mut self.blocks[block];
+        assert!(!block.writing, "one write of a block at a time");
+        block.past.push(contents);
+        block.writing = true;
+    }
+
+    /// A Copy is under way, which may not have begun before the power was cut: it copies what the source has now.
+    pub(super) fn copies_again(&mut self, block: usize, source: usize) {
+        let contents = self.blocks[source].past.last().cloned().unwrap_or_default();
+        if let Some(written) = self.blocks[block].past.last_mut() {
+            written.extend(contents);
+        }
     }
 
     /// Completes a write that succeeded. `begun` is the number of power cuts before its start. If there has been one
@@ -120,18 +140,18 @@ impl Oracle {
         self.crashes
     }
 
-    /// Starts a flush.
-    pub(super) fn flush_begins(&self) -> FlushPoint {
-        let ended =
-            self.blocks.iter().map(|block| block.past.len() - 1 - usize::from(block.writing)).collect();
-        FlushPoint { crashes: self.crashes, ended }
+    /// Starts a flush of these blocks.
+    pub(super) fn flush_begins(&self, blocks: Range<usize>) -> FlushPoint {
+        let first = blocks.start;
+        let ended = |block: &Block| block.past.len() - 1 - usize::from(block.writing);
+        FlushPoint { crashes: self.crashes, first, ended: self.blocks[blocks].iter().map(ended).collect() }
     }
 
     /// Completes a flush that succeeded: writes that were complete at its start are durable. If the power was cut in
     /// between, it guarantees nothing about earlier writes (SEMANTICS.md, "Connection loss").
     pub(super) fn flushed(&mut self, point: &FlushPoint) {
         if point.crashes == self.crashes {
-            for (block, &ended) in self.blocks.iter_mut().zip(&point.ended) {
+            for (block, &ended) in self.blocks[point.first..].iter_mut().zip(&point.ended) {
                 block.durable_from = block.durable_from.max(ended);
             }
         }

@@ -1,22 +1,29 @@
 //! A path of a simulated host to its disk: an association with a driver of its own.
 
+use super::command::{self, Command, Done};
+use super::contest;
 use super::host::{REGION, SLOTS};
 use super::network::Network;
-use super::plane::Done;
-use super::reservation::{self, Host};
+use super::reservation::Host;
 use super::rng::Rng;
 use crate::worker_setup::WorkerSetup;
 use core::time::Duration;
-use nvme_proto::{HostId, Nqn, Nsid};
+use nvme_proto::{HostId, Nqn, Nsid, Status};
 use nvmf_block::{BlockOp, Completion, Tag};
+use nvmf_host::Association;
+use nvmf_host::admin::AdminCommand;
 use nvmf_initiator::driver::{AdminReply, Driver, DriverConfig, DriverEvent};
 use nvmf_initiator::{HostIdentity, Options};
 use nvmf_memory::Memory;
-use nvmf_subsystem::ReservationCommand;
 use std::net::{Ipv4Addr, SocketAddr};
 
 /// Keep Alive Timeout of every association.
 const KEEP_ALIVE: Duration = Duration::from_secs(1);
+/// The namespaces of the hosts.
+const NSIDS: [Nsid; 2] = [Nsid(1), Nsid(2)];
+/// Numbers of commands that are not raw, or nobody's.
+const COMMAND: u32 = 0;
+const SET_UP: u32 = 1;
 
 /// A path.
 pub(super) struct Path<N: Network> {
@@ -27,8 +34,17 @@ pub(super) struct Path<N: Network> {
     driver: Driver<N::Host>,
     /// Its host's identifier.
     pub(super) id: Host,
-    /// The command for a reservation that is in flight, and since when.
-    pub(super) command: Option<(ReservationCommand, Duration)>,
+    pub(super) io_queues: u16,
+    /// It may send raw commands, which would reach another disk too.
+    pub(super) sends_raw: bool,
+    /// The command that is in flight, and since when.
+    pub(super) command: Option<(Command, Duration)>,
+    /// A write protection that it has sent has succeeded.
+    pub(super) protected: bool,
+    /// Raw commands that ended, by number; without a status, if their connection was lost.
+    pub(super) ended: Vec<(u32, Option<Status>)>,
+    /// What is for the contest.
+    pub(super) contest: Vec<contest::Event>,
     /// It cannot connect before, because its network is cut.
     cut_until: Duration,
     /// Whether it has been connected.
@@ -60,7 +76,7 @@ impl<N: Network> Path<N> {
         };
         let options = network.options(number, options);
         let mut config =
-            DriverConfig { operations: SLOTS as u32, seed: rng.next(), ..options.driver_config() };
+            DriverConfig { operations: SLOTS as u32 + 1, seed: rng.next(), ..options.driver_config() };
         config.recovery.reconnect_delay_max = Duration::from_millis(200);
         config.recovery.attempt_timeout = Duration::from_secs(5);
         config.recovery.retries_max = u8::MAX;
@@ -72,7 +88,12 @@ impl<N: Network> Path<N> {
             number,
             driver,
             id,
+            io_queues: options.io_queues,
+            sends_raw: false,
             command: None,
+            protected: false,
+            ended: Vec::new(),
+            contest: Vec::new(),
             cut_until: Duration::ZERO,
             ready: false,
             closed: false,
@@ -108,13 +129,29 @@ impl<N: Network> Path<N> {
                 DriverEvent::Closed => self.closed = true,
                 DriverEvent::GaveUp if self.closed => {}
                 DriverEvent::GaveUp => panic!("{} gave up, although its timeout is infinite", self.name),
-                DriverEvent::Ready { .. } => self.ready = true,
+                DriverEvent::Ready { .. } => {
+                    self.ready = true;
+                    if self.sends_raw {
+                        self.driver.submit_admin(SET_UP, command::allow_copies_across());
+                    }
+                }
                 DriverEvent::Foreign(nsid, mismatch) => {
                     if super::prints_events() {
                         println!("{now:?}: {}: namespace {nsid} is another disk: {mismatch}", self.name);
                     }
                 }
-                DriverEvent::Admin(_, reply) => self.on_reply(now, reply, done),
+                DriverEvent::Admin(SET_UP, _) => {}
+                DriverEvent::Admin(COMMAND, reply) => self.on_reply(now, reply, done),
+                DriverEvent::Admin(number, reply) => {
+                    let status = reply.map(|reply| reply.outcome.status);
+                    if super::prints_events() {
+                        println!("{now:?}: {}: raw command {number} ended: {status:?}", self.name);
+                    }
+                    match contest::is_of_pair(number) {
+                        true => self.contest.push(contest::Event::Ended(number, status)),
+                        false => self.ended.push((number, status)),
+                    }
+                }
                 DriverEvent::NamespacesChanged
                 | DriverEvent::Restored(_)
                 | DriverEvent::PathReady(..)
@@ -125,17 +162,27 @@ impl<N: Network> Path<N> {
             }
         }
         self.driver.poll(completions);
+        let of_contest = completions.extract_if(.., |completion| completion.tag.0 == SLOTS as u64);
+        self.contest.extend(of_contest.map(|completion| contest::Event::Read(completion.result)));
         worked
     }
 
-    /// Sends a command for the reservation, if none is in flight.
-    pub(super) fn send(&mut self, now: Duration, command: ReservationCommand) {
+    /// Sends a raw command. It is sent once.
+    pub(super) fn send_raw(&mut self, number: u32, command: AdminCommand) {
+        if super::prints_events() {
+            println!("{} sends raw command {number}: {:?}", self.name, command.command);
+        }
+        self.driver.submit_raw(number, command);
+    }
+
+    /// Sends a command, if none is in flight.
+    pub(super) fn send(&mut self, now: Duration, command: Command) {
         if self.command.is_none() {
             if super::prints_events() {
                 println!("{now:?}: {} sends {command:?}", self.name);
             }
             self.command = Some((command, now));
-            self.driver.submit_raw(0, reservation::encoded(&command, Nsid(1)));
+            command.submit(&mut self.driver, COMMAND);
         }
     }
 
@@ -154,6 +201,7 @@ impl<N: Network> Path<N> {
             "{}: {command:?} succeeded at the host alone",
             self.name
         );
+        self.protected |= status.is_success() && command.protects();
     }
 
     /// What it waits for, for messages.
@@ -163,16 +211,18 @@ impl<N: Network> Path<N> {
         format!("{name}: {state:?}, sees the namespace: {sees}, closed: {closed}, command: {command:?}")
     }
 
-    /// Whether it sees the namespace.
+    /// Whether it sees the namespaces.
     pub(super) fn sees_namespace(&self) -> bool {
-        self.driver.association().is_some_and(|association| association.namespace(Nsid(1)).is_some())
+        let sees =
+            |association: &Association| NSIDS.iter().all(|&nsid| association.namespace(nsid).is_some());
+        self.driver.association().is_some_and(sees)
     }
 
-    pub(super) fn submit(&mut self, tag: Tag, op: BlockOp) {
+    pub(super) fn submit(&mut self, tag: Tag, nsid: Nsid, op: BlockOp) {
         if super::prints_events() {
-            println!("{} submits {}: {op:?}", self.name, tag.0);
+            println!("{} submits {} for namespace {nsid}: {op:?}", self.name, tag.0);
         }
-        self.driver.submit(tag, Nsid(1), op).expect("as many operations as slots");
+        self.driver.submit(tag, nsid, op).expect("as many operations as slots");
     }
 
     pub(super) fn flush(&mut self, now: Duration) {

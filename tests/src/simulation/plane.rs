@@ -4,16 +4,21 @@
 //! What of the daemon waits on a thread for its workers is not here: the operator's steps are those of
 //! `target/src/daemon` (`ana`, `namespaces`), in the same order, with the same barriers.
 
+use super::command::{Command, Done};
 use super::files::Files;
 use super::network::Network;
-use super::reservation::{Host, Model, name};
+use super::reservation::{Host, Model};
 use super::rights::Rights;
 use super::rng::Rng;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
-use nvme_proto::Status;
+use nvme_proto::{Nsid, Status};
 use nvmf_backend::simulated::SimulatedDevices;
-use nvmf_subsystem::{Answer, Question, Registry, ReservationCommand, ReservationQuestion};
+use nvmf_block::DeviceId;
+use nvmf_subsystem::{
+    Answer, NamespaceDefinition, Question, Registry, ReservationQuestion, WriteProtection,
+    WriteProtectionQuestion,
+};
 use nvmf_target::barrier::{Barrier, Scope};
 use nvmf_target::daemon::reservations::{Reservations, Surroundings};
 use nvmf_target::exec::transport::Transport;
@@ -78,23 +83,14 @@ impl<N: Network> Surroundings for Around<N> {
 struct Taken {
     origin: Origin,
     host: Host,
-    command: ReservationCommand,
+    command: Command,
     at: Duration,
     /// The change that it made.
     change: usize,
-    /// Whose commands must be over.
-    gone: BTreeSet<Host>,
+    /// Whose commands must be over, or everybody's.
+    gone: Option<BTreeSet<Host>>,
     /// The number of what ends their commands.
     abort: Option<usize>,
-}
-
-/// A command that was answered.
-#[derive(Debug, Clone)]
-pub(super) struct Done {
-    pub(super) host: Host,
-    pub(super) command: ReservationCommand,
-    pub(super) at: Duration,
-    pub(super) is_success: bool,
 }
 
 /// The control plane of a target that runs.
@@ -112,6 +108,8 @@ pub(super) struct Kept {
     pub(super) files: Files,
     /// What may be found in the state directory, by UUID; nothing of a reservation that does not persist.
     stored: BTreeMap<[u8; 16], Vec<Option<Model>>>,
+    /// Whether a write protection may be found there.
+    stored_protection: BTreeMap<[u8; 16], BTreeSet<bool>>,
     pub(super) rights: Rights,
     pub(super) done: Vec<Done>,
     pub(super) rng: Rng,
@@ -122,6 +120,7 @@ impl Kept {
         Self {
             files: Files::new(Rng::new(rng.next())),
             stored: BTreeMap::new(),
+            stored_protection: BTreeMap::new(),
             rights: Rights::new(blocks),
             done: Vec::new(),
             rng,
@@ -132,14 +131,25 @@ impl Kept {
     fn stored(&mut self, uuid: [u8; 16]) -> &mut Vec<Option<Model>> {
         self.stored.entry(uuid).or_insert_with(|| vec![None])
     }
+
+    /// The write protection that a disk begins with.
+    pub(super) fn restored_protection(&mut self, uuid: [u8; 16]) -> WriteProtection {
+        self.files.calm();
+        let state = StateDirectory::over(Box::new(self.files.clone()));
+        let is_on = state.is_write_protected(uuid).unwrap_or_else(|error| panic!("a state file: {error}"));
+        let stored = self.stored_protection.entry(uuid).or_insert_with(|| [false].into());
+        assert!(stored.contains(&is_on), "write protected: {is_on}, which was not stored");
+        *stored = [is_on].into();
+        if is_on { WriteProtection::On } else { WriteProtection::Off }
+    }
 }
 
 fn kept(model: &Model) -> Option<Model> {
     model.persists.then(|| model.clone())
 }
 
-/// Whose an operation on a block is.
-pub(super) type Owner<'a> = &'a dyn Fn(u64) -> Option<Host>;
+/// Whose an operation on a block of namespace 1 is: of one of these.
+pub(super) type Owners<'a> = &'a dyn Fn(u64) -> Vec<Host>;
 
 impl<N: Network> Plane<N> {
     pub(super) fn new(registry: &Arc<Mutex<Registry>>, workers: usize, files: &Files) -> Self {
@@ -175,9 +185,7 @@ impl<N: Network> Plane<N> {
         if let Some(reservation) = loaded {
             let mut registry = self.registry.lock().expect("no panic before");
             let nqn = crate::worker_setup::WorkerSetup::subsystem();
-            registry
-                .restore_reservation(&nqn, nvme_proto::Nsid(1), uuid, reservation)
-                .expect("the namespace is there");
+            registry.restore_reservation(&nqn, Nsid(1), uuid, reservation).expect("the namespace is there");
         }
         model
     }
@@ -212,7 +220,7 @@ impl<N: Network> Plane<N> {
         now: Duration,
         workers: &mut [TargetWorker<N>],
         kept: &mut Kept,
-        owner: Owner<'_>,
+        owners: Owners<'_>,
     ) {
         self.around().now.set(now);
         for (worker, mail) in workers.iter_mut().zip(self.around().mail.borrow_mut().iter_mut()) {
@@ -229,9 +237,13 @@ impl<N: Network> Plane<N> {
         }
         if kept.rng.percent(50)
             && let Some(Asked { worker, place, serial, question }) = self.asked.pop_front()
-            && let Question::Reservation(question) = *question
         {
-            self.take_up(&question, Origin { worker, place, serial }, kept);
+            let origin = Origin { worker, place, serial };
+            match *question {
+                Question::Reservation(question) => self.take_up(&question, origin, kept),
+                Question::WriteProtection(question) => self.protect(&question, origin, kept),
+                _ => panic!("nobody asks that here"),
+            }
         }
         self.reservations.answer_those_in_force();
         for (origin, result) in self.around().answered.take() {
@@ -243,8 +255,8 @@ impl<N: Network> Plane<N> {
             kept.done.push(Done { host, command, at: now, is_success: result.is_ok() });
             if result.is_ok() {
                 kept.rights.done(now, change);
-                check_pending(workers, at, name(&command), |lba| {
-                    owner(lba).filter(|host| gone.contains(host))
+                check_pending(workers, at, command.name(), owners, |host| {
+                    gone.as_ref().is_none_or(|gone| gone.contains(&host))
                 });
             }
         }
@@ -254,8 +266,53 @@ impl<N: Network> Plane<N> {
     pub(super) fn model(&self) -> Model {
         let registry = self.registry.lock().expect("no panic before");
         let table = registry.namespaces(&crate::worker_setup::WorkerSetup::subsystem());
-        let reservation = table.and_then(|table| table.reservation(nvme_proto::Nsid(1)));
+        let reservation = table.and_then(|table| table.reservation(Nsid(1)));
         reservation.map(|reservation| Model::of(reservation)).unwrap_or_default()
+    }
+
+    /// The namespace that hosts contend for.
+    fn namespace<R>(&self, of: impl FnOnce(&NamespaceDefinition) -> R) -> Option<R> {
+        let registry = self.registry.lock().expect("no panic before");
+        let table = registry.namespaces(&crate::worker_setup::WorkerSetup::subsystem())?;
+        table.get(Nsid(1)).map(of)
+    }
+
+    /// Its write protection.
+    pub(super) fn protection(&self) -> Option<WriteProtection> {
+        self.namespace(|namespace| namespace.access.write_protection)
+    }
+
+    /// Changes the write protection. One that fails changes nothing, but what is found at the next start may be open.
+    fn protect(&mut self, question: &WriteProtectionQuestion, origin: Origin, kept: &mut Kept) {
+        let (host, to) = (question.association.host_id().0, question.to);
+        let before = self.protection();
+        let failures = kept.files.failures();
+        let lost_power = kept.files.has_lost_power();
+        self.reservations.protect(question, origin);
+        let after = self.protection();
+        let storage_failed = kept.files.failures() > failures || lost_power || kept.files.has_lost_power();
+        let at = self.around().now.get();
+        if super::prints_events() {
+            println!("{at:?}: {to:?} of host {:?}: {before:?}, then {after:?}", host[0]);
+        }
+        let failed =
+            self.around().answered.borrow().iter().any(|(of, result)| *of == origin && result.is_err());
+        let stored = kept.stored_protection.entry(question.uuid).or_insert_with(|| [false].into());
+        let mut change = kept.rights.last();
+        if failed {
+            assert_eq!(before, after, "{to:?} failed, and changed something");
+            if storage_failed {
+                stored.insert(to == WriteProtection::On);
+            }
+        } else {
+            assert_eq!(after, Some(to), "{to:?} succeeded");
+            *stored = [to == WriteProtection::On].into();
+            if before != after {
+                change = kept.rights.change(|situation| situation.protection = to);
+            }
+        }
+        let (command, gone) = (Command::Protection(to), None);
+        self.taken.push(Taken { origin, host, command, at, change, gone, abort: None });
     }
 
     /// Carries out a command, and compares what becomes of the reservation with the model.
@@ -278,10 +335,10 @@ impl<N: Network> Plane<N> {
         let mut taken = Taken {
             origin,
             host,
-            command,
+            command: Command::Reservation(command),
             at,
             change: kept.rights.last(),
-            gone: BTreeSet::new(),
+            gone: Some(BTreeSet::new()),
             abort: None,
         };
         if failed {
@@ -309,15 +366,13 @@ impl<N: Network> Plane<N> {
                 taken.change = kept.rights.change(|situation| situation.reservation = after);
             }
             taken.abort = (!gone.is_empty()).then(|| kept.rights.abort(&gone));
-            taken.gone = gone;
+            taken.gone = Some(gone);
         }
         self.taken.push(taken);
     }
 
     fn has_namespace(&self, uuid: [u8; 16]) -> bool {
-        let registry = self.registry.lock().expect("no panic before");
-        let table = registry.namespaces(&crate::worker_setup::WorkerSetup::subsystem());
-        table.and_then(|table| table.get(nvme_proto::Nsid(1))).is_some_and(|namespace| namespace.uuid == uuid)
+        self.namespace(|namespace| namespace.uuid == uuid).unwrap_or(false)
     }
 }
 
@@ -326,17 +381,17 @@ pub(super) fn check_pending<T: Transport>(
     workers: &mut [Worker<T, SimulatedDevices>],
     before: Duration,
     what: &str,
-    owner: impl Fn(u64) -> Option<Host>,
+    owners: Owners<'_>,
+    is_gone: impl Fn(Host) -> bool,
 ) {
     for worker in workers {
-        for given in worker.backend().pending() {
-            if let Some(host) = owner(given.range.start) {
-                assert!(
-                    given.at > before,
-                    "{what} of {before:?} is done, and {given:?} of host {} is at the disk yet",
-                    host[0]
-                );
-            }
+        for given in worker.backend().pending(DeviceId(0)) {
+            let owners = owners(given.range.start);
+            let is_over = !owners.is_empty() && owners.iter().all(|&host| is_gone(host));
+            assert!(
+                !is_over || given.at > before,
+                "{what} of {before:?} is done, and {given:?} of one of {owners:?} is at the disk yet"
+            );
         }
     }
 }

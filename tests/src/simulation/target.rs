@@ -1,16 +1,20 @@
-//! The simulated target: its workers, its control plane, its disk, and another disk that may take its place.
+//! The simulated target: its workers, its control plane, the disks of its two namespaces, and another disk that may take
+//! the place of the first.
 
+use super::area::Area;
+use super::contest::CONTESTED;
 use super::host::BLOCK;
 use super::network::Network;
 use super::operator::{self, Change};
-use super::plane::{Kept, Owner, Plane, TargetWorker};
+use super::plane::{Kept, Owners, Plane, TargetWorker};
 use super::reservation::Host;
 use super::resets::Resets;
 use super::rng::Rng;
 use crate::worker_setup::{PORT, WorkerSetup};
 use core::time::Duration;
 use nvmf_backend::simulated::{SharedDisk, SimulatedDevices, SimulatedDisk, SimulatedOptions};
-use nvmf_block::Geometry;
+use nvmf_block::{DeviceId, Geometry};
+use nvmf_subsystem::NamespaceDefinition;
 use nvmf_target::exec::buffers::BufferPlan;
 use nvmf_target::settings::Settings;
 use nvmf_target::worker::Worker;
@@ -47,8 +51,12 @@ pub(super) struct Target<N: Network> {
     /// What the operator has taken away.
     taken: Option<operator::Taken>,
     now: Duration,
+    hosts: u64,
+    /// Of namespace 1.
     blocks: u64,
     pub(super) disk: SharedDisk,
+    /// The disk of namespace 2, which has no troubles of its own.
+    second: SharedDisk,
     /// Another disk, which must not change.
     other: SharedDisk,
     served: Served,
@@ -57,8 +65,9 @@ pub(super) struct Target<N: Network> {
 }
 
 impl<N: Network> Target<N> {
-    /// A target that runs. The hosts use all blocks of its disk but `unused`.
-    pub(super) fn new(network: &mut N, blocks: u64, unused: impl Iterator<Item = u64>, mut rng: Rng) -> Self {
+    /// A target that runs, for so many hosts.
+    pub(super) fn new(network: &mut N, hosts: u64, mut rng: Rng) -> Self {
+        let blocks = hosts * Area::Main.stride() + CONTESTED;
         // A quarter of the disks are slower than a reconnect: a write of a lost connection must not overwrite a later
         // one.
         let slowest = if rng.percent(25) { 80_000 } else { 2_000 };
@@ -69,13 +78,24 @@ impl<N: Network> Target<N> {
             latency_max: Duration::from_micros(10 + rng.below(slowest)),
         };
         let disk = SimulatedDisk::new(options, rng.next());
-        unused.for_each(|lba| disk.borrow_mut().preset(lba, [UNUSED; BLOCK].into()));
+        let others = SimulatedOptions { blocks: hosts * Area::Other.stride(), ..options };
+        let second = SimulatedDisk::new(others, rng.next());
+        for (disk, area) in [(&disk, Area::Main), (&second, Area::Other)] {
+            area.unused(hosts).for_each(|lba| disk.borrow_mut().preset(lba, [UNUSED; BLOCK].into()));
+            let _ = disk.borrow_mut().take_given();
+        }
         let other = SimulatedDisk::new(options, rng.next());
         (0..blocks).for_each(|lba| other.borrow_mut().preset(lba, [UNUSED; BLOCK].into()));
         let mut setup = setup(&mut rng);
+        setup.others = vec![NamespaceDefinition {
+            nsid: Area::Other.nsid(),
+            device: DeviceId(1),
+            geometry: geometry(BLOCK as u32, others.blocks),
+            uuid: [3; 16],
+            ..setup.namespace.clone()
+        }];
         network.set_up(&mut setup.settings, &mut setup.port);
         let kept = Kept::new(blocks, Rng::new(rng.next()));
-        let _ = disk.borrow_mut().take_given();
         let mut target = Self {
             plane: Plane::new(&setup.registry(), 0, &kept.files),
             kept,
@@ -84,8 +104,10 @@ impl<N: Network> Target<N> {
             setup,
             workers: Vec::new(),
             worker_count: 1 + rng.below(3) as usize,
+            hosts,
             blocks,
             disk,
+            second,
             other,
             served: Served::Disk,
             resets: Resets::default(),
@@ -106,23 +128,22 @@ impl<N: Network> Target<N> {
         }
         self.setup.namespace.uuid = uuid;
         self.setup.namespace.access.reservation_persists = true;
-        self.setup.namespace.geometry = Geometry {
-            volatile_write_cache: true,
-            deallocate: true,
-            zero_after_deallocate: true,
-            ..Geometry::new(block_size, blocks)
-        };
+        self.setup.namespace.geometry = geometry(block_size, blocks);
+        let protection = self.kept.restored_protection(uuid);
+        self.setup.namespace.access.write_protection = protection;
         self.served = served;
         let registry = self.setup.registry();
         self.plane = Plane::new(&registry, self.worker_count, &self.kept.files);
         self.taken = None;
         let reservation = self.plane.restore(&mut self.kept, uuid);
         let _ = registry.lock().expect("no panic before").take_notices();
-        self.kept.rights.restart(self.now, served == Served::Disk, reservation.unwrap_or_default());
+        let reservation = reservation.unwrap_or_default();
+        self.kept.rights.restart(self.now, served == Served::Disk, protection, reservation);
         let disk = if served == Served::Disk { &self.disk } else { &self.other };
         let parts = (0..self.worker_count).map(|_| {
             let seed = self.rng.next();
-            let mut devices = SimulatedDevices::new(vec![disk.clone()], 64, self.rng.next());
+            let mut devices =
+                SimulatedDevices::new(vec![disk.clone(), self.second.clone()], 64, self.rng.next());
             (network.target(seed, &self.setup.settings, &mut devices), devices)
         });
         self.workers = self.setup.workers_over(&registry, parts.collect());
@@ -185,7 +206,7 @@ impl<N: Network> Target<N> {
     }
 
     /// Runs one turn of each worker. Returns whether something happened, and when the next turn is due.
-    pub(super) fn turn(&mut self, now: Duration, owner: Owner<'_>) -> (bool, Option<Duration>) {
+    pub(super) fn turn(&mut self, now: Duration, owners: Owners<'_>) -> (bool, Option<Duration>) {
         self.now = now;
         let mut worked = false;
         let mut due: Option<Duration> = None;
@@ -196,12 +217,12 @@ impl<N: Network> Target<N> {
             due = [due, progress.timeout, worker.backend().next_due()].into_iter().flatten().min();
         }
         worked |= Worker::exchange_messages(&mut self.workers);
-        self.check_given(owner);
-        self.plane.turn(now, &mut self.workers, &mut self.kept, owner);
+        self.check_given(owners);
+        self.plane.turn(now, &mut self.workers, &mut self.kept, owners);
         let asked = self.plane.take_resets();
         worked |= self.resets.turn::<N>(asked, &mut self.workers, &self.plane.registry);
         if let Some(taken) = &mut self.taken {
-            taken.turn(now, (&self.plane, &mut self.workers), &mut self.kept, owner);
+            taken.turn(now, (&self.plane, &mut self.workers), &mut self.kept, owners);
         }
         if let Some(taken) = self.taken.take_if(|taken| taken.is_over(now)) {
             taken.undo(&self.plane, &mut self.kept, &self.setup.namespace);
@@ -211,16 +232,19 @@ impl<N: Network> Target<N> {
         (worked || self.plane.is_busy(), due)
     }
 
-    /// Checks that the disk was given only what its owner has a right to.
-    fn check_given(&self, owner: Owner<'_>) {
+    /// Checks that the disks were given only what its owner has a right to.
+    fn check_given(&self, owners: Owners<'_>) {
+        let rights = &self.kept.rights;
         for given in self.disk.borrow_mut().take_given() {
-            let Some(host) = owner(given.range.start) else { continue };
+            let owners = owners(given.range.start);
             assert!(
-                self.kept.rights.allows(host, &given),
-                "{given:?} of host {} was given to the disk, which has no right to it: {:?}",
-                host[0],
-                self.kept.rights.now()
+                owners.is_empty() || owners.iter().any(|&host| rights.allows(host, &given)),
+                "{given:?} of one of {owners:?} was given to the disk, which has no right to it: {:?}",
+                rights.now()
             );
+        }
+        for given in self.second.borrow_mut().take_given() {
+            assert!(rights.allows_other(), "{given:?} was given to the second disk: {:?}", rights.now());
         }
     }
 
@@ -230,13 +254,15 @@ impl<N: Network> Target<N> {
     }
 
     /// Checks that nothing is leaked, and no block changed that no host writes to.
-    pub(super) fn check(&mut self, unused: impl Iterator<Item = u64>) {
+    pub(super) fn check(&mut self) {
         assert!(self.workers.iter().all(|worker| worker.buffers_out() == 0), "a buffer was leaked");
         self.workers.iter_mut().for_each(|worker| N::check_target(worker.transport()));
         let is_unchanged =
             |disk: &SharedDisk, lba| disk.borrow().block(lba).iter().all(|&byte| byte == UNUSED);
-        for lba in unused {
-            assert!(is_unchanged(&self.disk, lba), "unused block {lba} changed");
+        for (disk, area) in [(&self.disk, Area::Main), (&self.second, Area::Other)] {
+            for lba in area.unused(self.hosts) {
+                assert!(is_unchanged(disk, lba), "unused block {lba} of {area:?} changed");
+            }
         }
         for lba in 0..self.blocks {
             assert!(is_unchanged(&self.other, lba), "block {lba} of another disk changed");
@@ -246,10 +272,20 @@ impl<N: Network> Target<N> {
     }
 }
 
+fn geometry(block_size: u32, blocks: u64) -> Geometry {
+    Geometry {
+        volatile_write_cache: true,
+        deallocate: true,
+        zero_after_deallocate: true,
+        ..Geometry::new(block_size, blocks)
+    }
+}
+
 /// Small limits, so that the target cuts commands into chunks and the host cuts operations into commands.
 fn setup(rng: &mut Rng) -> WorkerSetup {
     let large = [4096, 8192, 16384, 131_072][rng.below(4) as usize];
     let mut setup = WorkerSetup::new(Geometry::new(BLOCK as u32, 1));
+    setup.options.write_protection = true;
     setup.options.io_queues_max = 4;
     setup.options.queue_entries_max = 16;
     setup.options.transfer_len_max = [8192, 16384, 1 << 20][rng.below(3) as usize];

@@ -1,12 +1,15 @@
 //! What befalls the target, its disk and the connections.
 
+use super::area::Area;
+use super::command::Command;
+use super::host::Host;
 use super::network::{Network, Side};
-use super::reservation::{self, Host as HostIdentifier};
+use super::reservation::Host as HostIdentifier;
 use super::rng::Rng;
 use super::target::{Mask, Served};
 use super::world::World;
 use nvme_proto::nvm::reservation::PersistChange;
-use nvmf_subsystem::ReservationCommand;
+use nvmf_subsystem::{ReservationCommand, WriteProtection};
 use std::time::Duration;
 
 /// How many troubles are left, and which one there is.
@@ -20,6 +23,10 @@ pub(super) struct Troubles {
     changes_left: u32,
     /// Commands for reservations.
     commands_left: u32,
+    /// Write protections by hosts.
+    protections_left: u32,
+    /// No other disk comes in place of the hosts'.
+    own_disk_only: bool,
     /// When the last half-open connection ends.
     half_open_until: Duration,
     /// What befalls the disk at present, and until when.
@@ -39,7 +46,7 @@ enum Trouble {
 
 impl Troubles {
     /// Those of a seed: none in calm ones.
-    pub(super) fn new(rng: &mut Rng, calm: bool, contested: bool) -> Self {
+    pub(super) fn new(rng: &mut Rng, calm: bool, contested: bool, own_disk_only: bool) -> Self {
         let commands_left = if contested { 5 + rng.below(40) as u32 } else { 0 };
         let mut some = |most| if calm { 0 } else { rng.below(most) as u32 };
         Self {
@@ -48,6 +55,8 @@ impl Troubles {
             half_open_left: some(8),
             kills_left: some(2),
             changes_left: some(3),
+            protections_left: rng.below(3) as u32 * u32::from(rng.percent(30)),
+            own_disk_only,
             commands_left,
             half_open_until: Duration::ZERO,
             present: None,
@@ -103,8 +112,9 @@ impl<N: Network> World<N> {
                     Trouble::Other(_) => "another disk in its place",
                 };
                 let mask = [Mask::Uuid, Mask::BlockSize, Mask::Shorter][self.rng.below(3) as usize];
-                let trouble =
-                    [Trouble::Hang, Trouble::FailedFlush, Trouble::Other(mask)][self.rng.below(3) as usize];
+                let kinds = if self.troubles.own_disk_only { 2 } else { 3 };
+                let trouble = [Trouble::Hang, Trouble::FailedFlush, Trouble::Other(mask)]
+                    [self.rng.below(kinds) as usize];
                 if super::prints_events() {
                     println!("{:?}: {trouble:?} until {until:?}", self.now);
                 }
@@ -134,11 +144,15 @@ impl<N: Network> World<N> {
         let mut any = false;
         for host in &self.hosts {
             let commands = host.paths.iter().filter_map(|path| path.command.as_ref());
-            let commands = commands.map(|(command, _)| reservation::name(command));
+            let commands = commands.map(|(command, _)| command.name());
             for operation in host.under_way().chain(commands) {
                 any = true;
                 *self.coverage.entry((fault, operation)).or_default() += 1;
             }
+        }
+        for operation in self.contest.under_way() {
+            any = true;
+            *self.coverage.entry((fault, operation)).or_default() += 1;
         }
         if !any {
             *self.coverage.entry((fault, "nothing")).or_default() += 1;
@@ -178,6 +192,7 @@ impl<N: Network> World<N> {
                 self.note(change.name());
             }
         }
+        self.trouble_protection();
         let is_calm = self.troubles.commands_left == 0;
         let often = if self.hosts.iter().any(|host| host.left > 0) { 40 } else { 10 };
         if is_calm && self.target.kept.rights.now().reservation.held.is_none() || self.rng.below(often) != 0 {
@@ -196,21 +211,60 @@ impl<N: Network> World<N> {
             let key = reservation.keys.get(&path.id).copied();
             path.send(
                 self.now,
-                match key {
+                Command::Reservation(match key {
                     Some(key) => ReservationCommand::Clear { key },
                     None => ReservationCommand::Register {
                         new: 5,
                         ignore_key: true,
                         persist: PersistChange::NONE,
                     },
-                },
+                }),
             );
             return;
         }
         self.troubles.commands_left -= 1;
-        let command = reservation.random_command(path.id, &mut self.rng);
+        let command = Command::Reservation(reservation.random_command(path.id, &mut self.rng));
         path.send(self.now, command);
-        self.note(reservation::name(&command));
+        self.note(command.name());
+    }
+
+    /// Hosts protect the namespace against writes, and end that again. One until a power cycle ends with the process.
+    fn trouble_protection(&mut self) {
+        let is_on = self.target.kept.rights.now().protection;
+        let left = self.troubles.protections_left > 0;
+        let often = if is_on == WriteProtection::Off { 1500 } else { 100 };
+        if is_on == WriteProtection::Off && !left || self.rng.below(often) != 0 {
+            return;
+        }
+        let to = match is_on {
+            WriteProtection::Off if self.rng.percent(60) => WriteProtection::On,
+            WriteProtection::Off => WriteProtection::UntilPowerCycle,
+            WriteProtection::On => WriteProtection::Off,
+            // What a failed flush has lost, a disk that is opened anew does not know.
+            WriteProtection::UntilPowerCycle if self.troubles.present.is_some() => return,
+            WriteProtection::UntilPowerCycle => {
+                self.note("target killed");
+                return self.target.kill(&mut self.network);
+            }
+        };
+        // A state directory that fails fails for as long as there are commands for the reservation.
+        if !left || self.troubles.commands_left == 0 {
+            self.target.kept.files.set_failing(0);
+        }
+        // Of two that are under way nobody knows here which one succeeds first.
+        let others = self.hosts.iter().flat_map(|host| &host.paths).filter_map(|path| path.command);
+        let is_only = others.filter(|(command, _)| matches!(command, Command::Protection(_))).count() == 0;
+        let flush = |host: &Host<N>| host.oracle.flush_begins(Area::Main.blocks());
+        let points = self.hosts.iter().filter(|_| is_only).map(flush).collect();
+        let host = self.rng.below(self.hosts.len() as u64) as usize;
+        let path = self.rng.below(self.hosts[host].paths.len() as u64) as usize;
+        let path = &mut self.hosts[host].paths[path];
+        if path.ready && path.command.is_none() {
+            path.send(self.now, Command::Protection(to));
+            self.flushed_by_protection = points;
+            self.troubles.protections_left -= u32::from(to != WriteProtection::Off);
+            self.note(Command::Protection(to).name());
+        }
     }
 
     /// Whether the namespace is not everybody's, or will not be.
@@ -218,6 +272,8 @@ impl<N: Network> World<N> {
         self.troubles.commands_left > 0
             || self.target.has_taken()
             || self.target.kept.rights.now().reservation.held.is_some()
+            || self.target.kept.rights.now().protection != WriteProtection::Off
+            || self.troubles.protections_left > 0
             || self.hosts.iter().flat_map(|host| &host.paths).any(|path| path.command.is_some())
     }
 
@@ -228,7 +284,8 @@ impl<N: Network> World<N> {
         if super::prints_events() {
             println!("{:?}: power cut", self.now);
         }
-        self.hosts.iter_mut().for_each(|host| host.oracle.crash());
+        self.hosts.iter_mut().for_each(Host::crash);
+        self.contest.crash();
         self.target.cut_power(&mut self.network, then);
     }
 

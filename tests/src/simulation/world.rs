@@ -1,7 +1,10 @@
 //! The simulated target and hosts, and their clock.
 
-use super::host::{BLOCKS, Host, STRIDE};
+use super::area::Area;
+use super::contest::{CONTESTED, Contest};
+use super::host::Host;
 use super::network::Network;
+use super::oracle::FlushPoint;
 use super::path::Path;
 use super::plane::Kept;
 use super::rng::Rng;
@@ -15,11 +18,6 @@ const TURNS_MAX: u64 = 2_000_000;
 /// Virtual time after which the simulation counts as hung.
 const TIME_MAX: Duration = Duration::from_secs(3600);
 
-/// The blocks that no host writes to.
-fn unused_blocks(hosts: u64) -> impl Iterator<Item = u64> {
-    (0..hosts).map(|host| host * STRIDE + BLOCKS)
-}
-
 /// The state of a simulation.
 pub(super) struct World<N: Network> {
     seed: u64,
@@ -27,6 +25,9 @@ pub(super) struct World<N: Network> {
     pub(super) network: N,
     pub(super) target: Target<N>,
     pub(super) hosts: Vec<Host<N>>,
+    pub(super) contest: Contest,
+    /// What is durable once the write protection that was sent last has succeeded.
+    pub(super) flushed_by_protection: Vec<FlushPoint>,
     paths: usize,
     pub(super) now: Duration,
     pub(super) troubles: Troubles,
@@ -50,17 +51,20 @@ impl<N: Network> World<N> {
         let calm_network = calm || contested && rng.percent(75);
         network.prepare_target(&mut rng, calm_network);
         let target_rng = Rng::new(rng.next());
-        let unused = unused_blocks(host_count);
-        let target = Target::new(&mut network, host_count * STRIDE, unused, target_rng);
+        let target = Target::new(&mut network, host_count, target_rng);
+        // Raw commands reach whichever disk there is, so their seeds have only one.
+        let raw = rng.percent(50);
         let now = Duration::from_secs(1);
         let mut world = Self {
             seed,
             network,
             target,
             hosts: Vec::new(),
+            contest: Contest::new::<N>(0, &[], false, Rng::new(0)),
+            flushed_by_protection: Vec::new(),
             paths: 0,
             now,
-            troubles: Troubles::new(&mut rng, calm, contested),
+            troubles: Troubles::new(&mut rng, calm, contested, raw),
             power_cuts: 0,
             half_open: 0,
             turns: 0,
@@ -68,12 +72,15 @@ impl<N: Network> World<N> {
             coverage: Coverage::new(),
             rng,
         };
-        world.hosts = (0..host_count).map(|number| world.host(number, calm_network)).collect();
+        world.hosts = (0..host_count).map(|number| world.host(number, calm_network, raw)).collect();
+        let contested_from = host_count * Area::Main.stride();
+        let contest_rng = Rng::new(world.rng.next());
+        world.contest = Contest::new(contested_from, &world.hosts, raw, contest_rng);
         world
     }
 
     /// A host with one path, or with two. The second one belongs to the same host or to another.
-    fn host(&mut self, number: u64, calm: bool) -> Host<N> {
+    fn host(&mut self, number: u64, calm: bool, raw: bool) -> Host<N> {
         let mut ids = vec![[number as u8 + 1; 16]];
         match self.rng.below(4) {
             0 => ids.push(ids[0]),
@@ -84,7 +91,9 @@ impl<N: Network> World<N> {
             let transport = self.network.add_path(id[0], &mut self.rng, calm);
             let over = (&mut self.network, self.paths, transport);
             self.paths += 1;
-            Path::new(format!("host {number}, path {at}"), id, over, self.now, &mut self.rng)
+            let mut path = Path::new(format!("host {number}, path {at}"), id, over, self.now, &mut self.rng);
+            path.sends_raw = raw;
+            path
         };
         let paths = ids.into_iter().enumerate().map(path).collect();
         Host::new(number, paths, Rng::new(self.rng.next()))
@@ -107,9 +116,16 @@ impl<N: Network> World<N> {
             self.now,
             self.hosts.iter().flat_map(|host| &host.paths).map(Path::describe).collect::<Vec<_>>()
         );
-        let hosts = &self.hosts;
-        let owner = |lba: u64| hosts.get((lba / STRIDE) as usize)?.owner(lba % STRIDE);
-        let (mut worked, mut due) = self.target.turn(self.now, &owner);
+        let (hosts, contest) = (&self.hosts, &self.contest);
+        let owners = |lba: u64| {
+            let (host, block) = Area::Main.block(lba);
+            match hosts.get(host as usize) {
+                Some(host) if Area::Main.blocks().contains(&block) => vec![host.owner(block)],
+                Some(_) => Vec::new(),
+                None => contest.owners(lba, hosts),
+            }
+        };
+        let (mut worked, mut due) = self.target.turn(self.now, &owners);
         let Kept { rights, done, .. } = &self.target.kept;
         for host in &mut self.hosts {
             let ended = host.ended;
@@ -119,6 +135,14 @@ impl<N: Network> World<N> {
                 .wrapping_mul(0x100_0000_01b3)
                 .rotate_left(5);
         }
+        let protected = self.hosts.iter_mut().flat_map(|host| &mut host.paths);
+        if protected.fold(false, |any, path| any | core::mem::take(&mut path.protected)) {
+            for (host, point) in self.hosts.iter_mut().zip(self.flushed_by_protection.drain(..)) {
+                host.oracle.flushed(&point);
+            }
+        }
+        worked |= self.contest.turn(self.now, &mut self.hosts, rights);
+        due = [due, self.contest.poll_timeout()].into_iter().flatten().min();
         worked |= self.network.turn(self.now);
         due = [due, self.network.next_due()].into_iter().flatten().min();
         // Delayed polls are counted in turns, not in time, so a turn without work also advances the clock a little.
@@ -139,7 +163,11 @@ impl<N: Network> World<N> {
         }
         self.set_faulty(true);
         let busy = |host: &Host<N>| host.left > 0 || !host.idle();
-        while self.hosts.iter().any(busy) || self.troubles.last(self.now) || self.is_contested() {
+        while self.hosts.iter().any(busy)
+            || self.contest.is_busy()
+            || self.troubles.last(self.now)
+            || self.is_contested()
+        {
             self.turn();
             self.trouble();
         }
@@ -157,6 +185,12 @@ impl<N: Network> World<N> {
         while self.hosts.iter().any(|host| !host.idle()) {
             self.turn();
         }
+        for block in 0..CONTESTED {
+            self.contest.read_all(self.now, block, &mut self.hosts);
+            while self.contest.is_busy() {
+                self.turn();
+            }
+        }
         let now = self.now;
         self.hosts.iter_mut().flat_map(|host| &mut host.paths).for_each(|path| path.shutdown(now));
         while self.hosts.iter().flat_map(|host| &host.paths).any(|path| !path.closed) {
@@ -165,7 +199,7 @@ impl<N: Network> World<N> {
         while self.target.has_queues() || !self.network.is_idle() {
             self.turn();
         }
-        self.target.check(unused_blocks(self.hosts.len() as u64));
+        self.target.check();
         let mut outcome = Outcome {
             operations: self.hosts.iter().map(|host| host.ended).sum(),
             power_cuts: self.power_cuts,
@@ -173,6 +207,9 @@ impl<N: Network> World<N> {
             losses: self.hosts.iter().flat_map(|host| &host.paths).map(|path| path.losses).sum(),
             read_across: self.hosts.iter().map(|host| host.read_across).sum(),
             refused: self.hosts.iter().map(|host| host.refused).sum(),
+            copied: self.hosts.iter().map(|host| host.copied).sum(),
+            replaced: self.contest.won,
+            differed: self.contest.differed,
             coverage: self.coverage,
             trace: self.trace,
             ..Outcome::default()

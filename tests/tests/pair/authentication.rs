@@ -69,6 +69,22 @@ fn wrong_secret_of_either_side_is_named_and_final() {
     }
 }
 
+/// As the kernel's targets do.
+#[test]
+fn controller_that_hangs_up_when_it_is_told_of_its_wrong_secret_is_named() {
+    let mut pair = connect(1, Some(2));
+    assert_eq!(pair.take_events(), [HostEvent::Ready]);
+    pair.keys.as_mut().unwrap().0.controller = Some(secret(3));
+    // AUTH_Failure2.
+    pair.hangs_up_at = Some([0x00, 0xF0]);
+    assert!(pair.host.authenticate_again(pair.now));
+    pair.settle();
+    let events = pair.take_events();
+    let [HostEvent::Failed(failed), HostEvent::Closed] = &events[..] else { panic!("{events:?}") };
+    let error = HostError::WrongController;
+    assert_eq!(*failed, AssociationError::Authentication { qid: Qid(0), error });
+}
+
 #[test]
 fn host_insists_where_it_was_given_a_secret() {
     let mut pair = Pair::connect(registry(options()), config_with_secret());

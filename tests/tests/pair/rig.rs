@@ -77,6 +77,8 @@ pub(crate) struct Pair {
     pub(crate) violations: Vec<Violation>,
     /// Drops the host's capsules.
     pub(crate) mute: bool,
+    /// Hangs up when the host's data begin like this.
+    pub(crate) hangs_up_at: Option<[u8; 2]>,
     /// Stops the host's timers.
     pub(crate) frozen: bool,
     /// Number of commands on I/O queues.
@@ -85,7 +87,7 @@ pub(crate) struct Pair {
     exposed: BTreeMap<u32, Vec<u8>>,
     next_key: u32,
     /// What each side has, if the host must authenticate.
-    keys: Option<(Keys, Secrets)>,
+    pub(crate) keys: Option<(Keys, Secrets)>,
     /// Queues that the host has replied to a challenge on.
     pub(crate) authentications: u32,
     jobs: VecDeque<Job>,
@@ -122,6 +124,7 @@ impl Pair {
             events: Vec::new(),
             violations: Vec::new(),
             mute: false,
+            hangs_up_at: None,
             frozen: false,
             io_commands: 0,
             connections: BTreeMap::new(),
@@ -246,6 +249,11 @@ impl Pair {
     }
 
     pub(crate) fn send(&mut self, qid: u16, owner: Owner, command: &Command, data: Data) {
+        if let (Data::InCapsule(bytes) | Data::Exposed(bytes), Some(start)) = (&data, self.hangs_up_at)
+            && bytes.starts_with(&start)
+        {
+            return self.disconnect(qid, "the target hung up");
+        }
         let Some(connection) = self.connections.get_mut(&qid) else { return };
         let key = matches!(data, Data::Exposed(_)).then_some(self.next_key);
         let cid = connection.host.submit(InFlight { owner, key }, None).expect("the queue has a free entry");

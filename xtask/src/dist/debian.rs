@@ -155,6 +155,7 @@ mod tests {
             "usr/share/zsh/vendor-completions/_nvmf-target",
             "usr/share/fish/vendor_completions.d/nvmf-target.fish",
             "usr/share/doc/nvmf-target/examples/target.toml",
+            "usr/share/nvmf-target/target-empty.toml",
             "usr/share/doc/nvmf-target/examples/nvmf-target.socket",
             "usr/share/doc/nvmf-target/changelog.Debian.gz",
             "usr/share/doc/nvmf-target/copyright",
@@ -180,8 +181,13 @@ mod tests {
         assert_eq!(said("dpkg-deb", &["-f", target, "Version"]).trim(), "0.1.0-1");
         assert!(said("dpkg-deb", &["-f", target, "Depends"]).contains("libc6"));
         let scripts_of_target = scripts(target);
-        for part in ["systemd-sysusers", "systemd-tmpfiles", "deb-systemd-invoke stop", "_dh_action=restart"]
-        {
+        for part in [
+            "systemd-sysusers",
+            "systemd-tmpfiles",
+            "deb-systemd-invoke stop",
+            "_dh_action=restart",
+            "target-empty.toml",
+        ] {
             assert!(scripts_of_target.contains(part), "{part} is not in {scripts_of_target}");
         }
         assert!(!scripts(nvmf).contains("deb-systemd-invoke"), "an attached disk stays");

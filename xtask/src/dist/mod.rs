@@ -70,10 +70,8 @@ impl Dist {
         };
         println!("\nto install, on this machine:");
         println!("  sudo apt install {} {}", of("nvmf-target_"), of("nvmf_"));
-        println!(
-            "  sudo cp /usr/share/doc/nvmf-target/examples/target.toml /etc/nvmf/ && sudoedit /etc/nvmf/target.toml"
-        );
-        println!("  sudo systemctl enable --now nvmf-target");
+        println!("  sudo systemctl enable --now nvmf-target     # it serves nothing yet");
+        println!("  sudoedit /etc/nvmf/target.toml              # says how it is filled");
         Ok(())
     }
 }

@@ -68,7 +68,7 @@ pub(super) fn fill(folder: &Path, programs: &Programs, version: &Version) -> Res
 }
 
 /// A document as a manual page.
-fn page(text: &str, name: &str, section: &str, what: &str, date: &str, version: &Version) -> Result<Vec<u8>> {
+fn page(text: &str, name: &str, section: &str, what: &str, date: &str, version: &Version) -> Result<String> {
     let (_, text) = text.split_once('\n').context("a document begins with its title")?;
     // The title is one level above the others, which are the sections of the page.
     let text = without_targets(&text.replace("\n## ", "\n# ").replace("\n### ", "\n## "));
@@ -90,7 +90,9 @@ fn page(text: &str, name: &str, section: &str, what: &str, date: &str, version: 
     drop(stdin);
     let output = child.wait_with_output()?;
     ensure!(output.status.success(), "lowdown: {} for {name}", output.status);
-    Ok(output.stdout)
+    let page = String::from_utf8(output.stdout).context("lowdown's page is not UTF-8")?;
+    // Lines are not spread to the right margin: where names are long, man warns that it cannot.
+    Ok(page.replacen("\n.SH", "\n.ad l\n.SH", 1))
 }
 
 /// Links to other documents and sections as plain text: a page has nothing to follow.

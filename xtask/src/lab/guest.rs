@@ -20,9 +20,9 @@ use std::time::{Duration, Instant};
 /// guest is then restarted, if the scenario has not started yet.
 const BOOTS_MAX: u32 = 5;
 /// Time limit for booting.
-const BOOT_TIME_MAX: Duration = Duration::from_secs(120);
+const BOOT_TIME_MAX: Duration = Duration::from_secs(240);
 /// Time limit for booting into systemd.
-const SYSTEMD_BOOT_TIME_MAX: Duration = Duration::from_secs(180);
+const SYSTEMD_BOOT_TIME_MAX: Duration = Duration::from_secs(360);
 /// Interval between polls of the host's side.
 const TURN: Duration = Duration::from_millis(20);
 /// Messages in the kernel log that fail a scenario.

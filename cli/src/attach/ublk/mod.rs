@@ -69,7 +69,8 @@ pub(super) async fn serve(mut service: Service<'_>) -> Result<()> {
 async fn start(service: &mut Service<'_>, up: &Up) -> Result<()> {
     let device = up.device;
     let node = device::node(device);
-    let place = Place { device: Some(node.clone()), ..Place::default() };
+    let place =
+        Place { device: Some(node.clone()), socket: None, notes: up.choice.clone().into_iter().collect() };
     service.place(&up.namespace, &up.via, place)?;
     let made = async {
         in_thread("nvmf-ublk-start", move || device::start(device))?.await??;

@@ -21,6 +21,7 @@ pub(super) struct Up {
     pub(super) device: u32,
     pub(super) namespace: Namespace,
     pub(super) via: Via,
+    pub(super) choice: Option<String>,
 }
 
 /// Connects, adds a device for the namespace that is meant, and serves it until it is stopped. What was written is
@@ -29,13 +30,13 @@ pub(super) fn run(options: &AttachOptions, wires: Wires<Up>) -> Result<()> {
     let connection = &options.connection;
     let control = Arc::clone(&wires.control);
     let remote = Remote::connect(options, wires.control, wires.changes)?;
-    let (namespace, via) = (remote.namespace.clone(), remote.via.clone());
+    let (namespace, via, choice) = (remote.namespace.clone(), remote.via.clone(), remote.choice.clone());
     let shape = Shape::of(&namespace, u32::from(connection.io_queues) * u32::from(connection.queue_depth));
     let device = device::add(&namespace, shape)?;
     let server = Server::new(remote, device, shape, control);
     let server = server.inspect_err(|_| drop(device::delete(device)))?;
     // Nobody hears: the device is stopped before it was started, which ends the loop.
-    let _ = wires.up.send(Up { device, namespace, via });
+    let _ = wires.up.send(Up { device, namespace, via, choice });
     server.serve()
 }
 

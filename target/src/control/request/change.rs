@@ -21,12 +21,43 @@ pub struct Item {
     pub effect: Effect,
     /// The connections that it closes.
     pub connections: Vec<ConnectionName>,
+    /// The states of ANA groups that it changes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ana_groups: Vec<AnaGroupChange>,
     /// Why it is refused or needs a restart, or what hosts see of it.
     pub note: Option<String>,
     /// What came of it; nothing in a plan.
     pub outcome: Option<Outcome>,
     /// More on that.
     pub message: Option<String>,
+}
+
+impl Item {
+    /// A change that is made and costs nothing.
+    #[must_use]
+    pub fn done(change: &str, name: impl Into<String>) -> Self {
+        Self {
+            change: change.to_owned(),
+            name: name.into(),
+            effect: Effect::None,
+            connections: Vec::new(),
+            ana_groups: Vec::new(),
+            note: None,
+            outcome: Some(Outcome::Done),
+            message: None,
+        }
+    }
+}
+
+/// What becomes of an ANA group, in the words of `ana set`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnaGroupChange {
+    /// The group.
+    pub group: u32,
+    /// Its state before.
+    pub from: String,
+    /// Its state then.
+    pub to: String,
 }
 
 /// What a change costs.
@@ -111,6 +142,9 @@ impl fmt::Display for Item {
                 Effect::Restart => write!(f, ": needs a restart")?,
                 Effect::Refused => write!(f, ": REFUSED")?,
             }
+        }
+        for AnaGroupChange { group, from, to } in &self.ana_groups {
+            write!(f, "\n  ANA group {group}: {from} -> {to}")?;
         }
         for text in [&self.note, &self.message].into_iter().flatten() {
             write!(f, "\n  {text}")?;

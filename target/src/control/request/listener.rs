@@ -33,7 +33,7 @@ pub struct ListenerAdd {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
-    /// For `tcp`: `off`, `allowed` or `required`.
+    /// For `tcp`: `off`, `allowed`, `concat` or `required`.
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<String>,

@@ -19,6 +19,9 @@ pub struct StatusAnswer {
     pub draining: bool,
     /// Errors of the last reload.
     pub reload_errors: usize,
+    /// What is missing before any host can use a disk, if that is so.
+    #[serde(default)]
+    pub nothing_served: Option<String>,
     /// Where it listens.
     pub listeners: Vec<ListenerStatus>,
     /// What it exports.
@@ -44,7 +47,7 @@ pub struct ListenerStatus {
     pub fault: Option<String>,
     /// Discovery only.
     pub discovery_only: bool,
-    /// `off`, `allowed` or `required`.
+    /// `off`, `allowed`, `concat` or `required`.
     pub tls: String,
     /// The networks that hosts may connect from; empty: from anywhere.
     pub allow: Vec<String>,
@@ -151,6 +154,9 @@ impl fmt::Display for StatusAnswer {
         }
         if self.draining {
             writeln!(f, "drained: no connection is taken (`drain --end` ends it)")?;
+        }
+        if let Some(what) = &self.nothing_served {
+            writeln!(f, "nothing is served: there is {what}")?;
         }
         self.listeners.iter().try_for_each(|listener| listener.fmt(f))?;
         self.subsystems.iter().try_for_each(|subsystem| subsystem.fmt(f))?;

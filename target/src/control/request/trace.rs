@@ -19,6 +19,9 @@ pub struct TracedCommand {
     pub total_us: u64,
     /// How long its capsule waited to be taken up.
     pub request_us: u64,
+    /// How long it waited because of the limits of its host and namespace.
+    #[serde(default)]
+    pub limit_us: u64,
     /// How long its chunks waited for buffers. This and what follows are sums over the chunks of its data, which may go
     /// side by side.
     pub buffer_us: u64,
@@ -53,10 +56,11 @@ impl fmt::Display for TraceAnswer {
         }
         writeln!(
             f,
-            "{:>7} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9}  {:<9} {:>5} {:>12} {:>7}  {:<10} host, subsystem",
+            "{:>7} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  {:<9} {:>5} {:>12} {:>7}  {:<10} host, subsystem",
             "ago s",
             "total us",
             "request",
+            "limit",
             "buffer",
             "pull",
             "disk",
@@ -72,10 +76,11 @@ impl fmt::Display for TraceAnswer {
                 if it.operation == "other" { format!("{:#04x}", it.opcode) } else { it.operation.clone() };
             writeln!(
                 f,
-                "{:>7.1} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9}  {command:<9} {:>5} {:>12} {:>7}  {:<10} {}, {}",
+                "{:>7.1} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}  {command:<9} {:>5} {:>12} {:>7}  {:<10} {}, {}",
                 it.ago_s,
                 it.total_us,
                 it.request_us,
+                it.limit_us,
                 it.buffer_us,
                 it.pull_us,
                 it.disk_us,

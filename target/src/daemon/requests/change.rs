@@ -12,7 +12,7 @@ use crate::control::request::subsystem::{
 };
 use crate::daemon::apply::Origin;
 use crate::daemon::changing::Changing;
-use crate::daemon::reading::Wanted;
+use crate::daemon::reading::{EMPTIES, Wanted};
 use nvmf_config::{Config, Draft, DraftError, Transport};
 use serde::Serialize;
 use std::net::SocketAddr;
@@ -116,7 +116,8 @@ impl Daemon {
         };
         let known = || {
             let all = self.listeners.iter().map(|it| format!("{} over {}", it.address(), it.transport()));
-            all.collect::<Vec<_>>().join(", ")
+            let all = all.collect::<Vec<_>>().join(", ");
+            if all.is_empty() { "none".to_owned() } else { all }
         };
         let whole = address.parse::<SocketAddr>().ok();
         let ip = address.trim_matches(['[', ']']).parse().ok();
@@ -135,6 +136,9 @@ impl Daemon {
 
     pub(super) fn on_plan(&self, text: &str) -> Result<Reply, Fault> {
         let asked = parse(text)?;
+        if self.empties(&asked) {
+            return Err(Fault::refused(EMPTIES));
+        }
         let changes: Vec<_> = self.plan(&asked).into_iter().map(|(_, item)| item).collect();
         let refused = changes.iter().filter(|item| item.effect == Effect::Refused).count();
         let answer = super::answer(&ChangesAnswer { changes })?;

@@ -15,8 +15,12 @@ use crate::control::request::ana::AnaRequest;
 use crate::control::request::disk::DiskRequest;
 use crate::control::request::service::ConnectionsRequest;
 use crate::log::AUDIT;
+use crate::visible::shortened;
 use serde::Serialize;
 use tokio::sync::oneshot;
+
+/// Bytes that the log takes of a request, and of what is said to it: clients write what they like.
+const AUDIT_MAX: usize = 2048;
 
 /// What comes of a request.
 enum Reply {
@@ -52,6 +56,7 @@ impl Client {
         let Self { uid, pid, audit, reply } = self;
         if let Some(asked) = audit {
             let fault = answer.error.as_ref().map_or("done", |fault| &fault.message);
+            let (asked, fault) = (shortened(&asked, AUDIT_MAX), shortened(fault, AUDIT_MAX));
             tracing::info!(target: AUDIT, uid, pid, audit = "change", "control: {asked}: {fault}");
         }
         // Nobody waits any more if the client has gone.

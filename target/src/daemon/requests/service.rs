@@ -45,7 +45,14 @@ impl Daemon {
                 && host.as_ref().is_none_or(|nqn| it.host_nqn().to_string() == *nqn)
                 && cntlid.is_none_or(|cntlid| it.key().cntlid.0 == cntlid)
         };
-        let changing = self.close("close-connections", "connections", is_one);
+        let parts = [
+            subsystem.as_ref().map(|nqn| format!("subsystem {nqn}")),
+            host.as_ref().map(|nqn| format!("host {nqn}")),
+            cntlid.map(|cntlid| format!("controller {cntlid}")),
+        ];
+        let named = parts.into_iter().flatten().collect::<Vec<_>>().join(", ");
+        let name = if named.is_empty() { "all" } else { &named };
+        let changing = self.close("close-connections", name, is_one);
         if changing.items.iter().all(|item| item.connections.is_empty()) {
             return Err(Fault::refused("no connection is such a one: see `connections list`"));
         }
@@ -61,15 +68,7 @@ impl Daemon {
         };
         self.registry().close(&is_one);
         self.publish();
-        let item = Item {
-            change: change.to_owned(),
-            name: name.to_owned(),
-            effect: Effect::ClosesConnections,
-            connections,
-            note: None,
-            outcome: Some(Outcome::Done),
-            message: None,
-        };
+        let item = Item { effect: Effect::ClosesConnections, connections, ..Item::done(change, name) };
         let mut changing = Changing::new(vec![item], Origin::Command, self.common.clock.now());
         changing.wait_for(0, self.closing(closed));
         changing
@@ -86,15 +85,8 @@ impl Daemon {
             self.retry_listeners();
             let down = self.listeners.iter().filter(|listener| !listener.is_up()).count();
             let message = (down > 0).then(|| format!("{down} listener(s) are still down: see `status`"));
-            let item = Item {
-                change: "end-drain".to_owned(),
-                name: "all listeners".to_owned(),
-                effect: Effect::None,
-                connections: Vec::new(),
-                note: None,
-                outcome: Some(if down > 0 { Outcome::Waiting } else { Outcome::Done }),
-                message,
-            };
+            let outcome = Some(if down > 0 { Outcome::Waiting } else { Outcome::Done });
+            let item = Item { outcome, message, ..Item::done("end-drain", "all listeners") };
             return Ok(Changing::new(vec![item], Origin::Command, self.common.clock.now()).into());
         }
         if let Err(error) = self.stop_all_listeners() {

@@ -40,6 +40,7 @@ impl Daemon {
             config_file: self.path.as_ref().map(|path| path.display().to_string()),
             draining: self.draining,
             reload_errors: self.reload_errors,
+            nothing_served: self.config.serves_nothing().map(str::to_owned),
             listeners: self.listener_statuses(),
             subsystems: self
                 .config

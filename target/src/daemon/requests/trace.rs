@@ -33,6 +33,7 @@ fn traced(command: &SlowCommand, now: Duration) -> TracedCommand {
         ago_s: now.saturating_sub(command.at).as_secs_f64(),
         total_us: us(command.total),
         request_us: phase(Phase::Request),
+        limit_us: phase(Phase::Limit),
         buffer_us: phase(Phase::Buffer),
         pull_us: phase(Phase::Pull),
         disk_us: phase(Phase::Disk),
