@@ -1,6 +1,6 @@
 //! A controller that another process of this host used until it was killed: nothing is issued before what that had sent is over.
 
-use super::super::{Driver, DriverEvent};
+use super::super::{Driver, DriverConfig, DriverEvent};
 use super::rig::{BLOCK, REGION, Rig, SECOND, config, provider};
 use super::target::{Disk, Target};
 use crate::ConnectionState;
@@ -8,7 +8,7 @@ use crate::transport::Rdma;
 use core::time::Duration;
 use nvme_proto::Nsid;
 use nvmf_block::BlockError;
-use nvmf_host::{Impacted, NamespaceIdentity, RecoveryPolicy};
+use nvmf_host::{NamespaceIdentity, RecoveryPolicy};
 
 /// A process that is killed with a write in flight, of which its controller does not hear, and another one that takes over and
 /// is handed a newer write of the same block. `before`: what happens in between.
@@ -22,13 +22,12 @@ fn taken_over(prepare: impl FnOnce(&mut Target), before: impl FnOnce(&mut Rig)) 
     let controller = association.controller();
     let namespace = association.namespace(Nsid(1)).expect("it is there");
     let identity = NamespaceIdentity::new(controller, namespace);
-    let until = rig.now + association.quiesce_time(rig.now, false);
-    let impacted = Impacted { instance: controller.instance, until };
+    let impacted = rig.driver.impacted(rig.now, Duration::MAX);
     before(&mut rig);
     let recovery = RecoveryPolicy { ctrl_loss_timeout: Some(60 * SECOND), ..config().recovery };
-    let config = super::super::DriverConfig { recovery, ..config() };
+    let config = DriverConfig { recovery, ..config() };
     let transport = Rdma::new(provider(&rig.fabric));
-    rig.driver = Driver::resume(transport, config, Some(impacted), rig.now).expect("resumed");
+    rig.driver = Driver::resume(transport, config, &impacted, rig.now).expect("resumed");
     rig.driver.register(REGION, &rig.memory).expect("registered");
     rig.driver.open(rig.now, identity);
     rig.submit(2, rig.write(4, 1, 0xbb));
