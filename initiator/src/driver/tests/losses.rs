@@ -2,7 +2,7 @@
 
 use super::super::{DriverConfig, DriverEvent};
 use super::rig::{BLOCK, Rig, SECOND, config, read};
-use super::target::Target;
+use super::target::{Capsule, Target};
 use core::time::Duration;
 use nvme_proto::admin::log_page::LogPageId;
 use nvme_proto::opcode::AdminOpcode;
@@ -155,6 +155,11 @@ fn admin_command_in_flight_holds_every_change_back() {
     assert!(ended >= knows && ended < knows + 2 * SECOND, "{ended:?}, {knows:?}");
 }
 
+pub(super) fn refuse_reset(capsule: &Capsule, io: bool) -> Option<Status> {
+    let reset = !io && capsule.sqe.opcode == AdminOpcode::CROSS_CONTROLLER_RESET.0;
+    reset.then_some(Status::INVALID_FIELD)
+}
+
 /// A host that loses an I/O queue with a write in flight, comes back, and writes the block anew; its controller is not told
 /// of the loss. Gives how long the first write took.
 fn written_again(prepare: impl FnOnce(&mut Target)) -> (Rig, Duration) {
@@ -192,10 +197,7 @@ fn late_write_overwrites_newer_data_unless_the_controller_was_reset() {
 fn write_in_flight_is_held_for_its_time_when_the_reset_is_refused() {
     let (_, took) = written_again(|target| {
         target.resets = true;
-        target.refuse = |capsule, io| {
-            let reset = !io && capsule.sqe.opcode == AdminOpcode::CROSS_CONTROLLER_RESET.0;
-            reset.then_some(Status::INVALID_FIELD)
-        };
+        target.refuse = refuse_reset;
     });
     assert!(took >= KATO + KAS && took < KATO + KAS + 2 * SECOND, "{took:?}");
 }

@@ -5,8 +5,8 @@ use super::rig::{BLOCK, BLOCKS, Rig, SECOND, config, read};
 use super::target::{Disk, Target};
 use crate::ConnectionState;
 use core::time::Duration;
-use nvme_proto::Status;
 use nvme_proto::admin::log_page::AnaState;
+use nvme_proto::{Nsid, Status};
 use nvmf_block::{BlockError, BlockOp, BlockRange};
 use nvmf_host::RecoveryPolicy;
 
@@ -301,4 +301,35 @@ fn shutdown_ends_both_paths() {
     rig.pass(10 * SECOND);
     let closed = rig.events.iter().filter(|event| matches!(event, DriverEvent::Closed)).count();
     assert_eq!((closed, rig.driver.state()), (1, ConnectionState::Lost), "{:?}", rig.events);
+}
+
+#[test]
+fn disk_has_grown_when_every_path_shows_it_and_must_not_shrink_again() {
+    let mut rig = Rig::start_pair(config(), |path, target| {
+        if path == 1 {
+            target.disks.insert(1, Disk::new(1, BLOCK, BLOCKS));
+        }
+    });
+    rig.run();
+    rig.submit(0, read(0, 1));
+    rig.run();
+    let bytes = |rig: &Rig| rig.driver.bytes(Nsid(1)).map(|bytes| bytes as usize);
+    for (path, shown) in [(0, BLOCKS), (1, 2 * BLOCKS)] {
+        let target = rig.target_of(path);
+        target.disks.insert(1, Disk::new(1, BLOCK, 2 * BLOCKS));
+        target.announce();
+        rig.run();
+        assert_eq!(bytes(&rig), Some(shown * BLOCK), "path {path}");
+        assert!(rig.driver.paths().iter().all(|path| path.state == ConnectionState::Live));
+    }
+    let target = rig.target_of(1);
+    target.disks.insert(1, Disk::new(1, BLOCK, BLOCKS));
+    target.announce();
+    rig.run();
+    assert!(rig.events.iter().any(|event| matches!(event, DriverEvent::PathForeign(1, ..))));
+    assert_eq!(bytes(&rig), Some(2 * BLOCKS * BLOCK));
+    assert_eq!(rig.driver.paths()[1].state, ConnectionState::Foreign);
+    rig.submit(1, read(2 * BLOCKS as u64 - 8, 8));
+    rig.run();
+    assert_eq!((rig.driver.state(), rig.result(1)), (ConnectionState::Live, Some(Ok(()))));
 }

@@ -7,7 +7,7 @@ use core::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvme_proto::{HostId, Nqn, Nsid};
 use nvmf_block::{BlockError, BlockOp, BlockRange, Buffer, RegionId, Tag};
-use nvmf_host::{AssociationConfig, RecoveryPolicy};
+use nvmf_host::{AssociationConfig, NamespaceIdentity, RecoveryPolicy};
 use nvmf_memory::Memory;
 use nvmf_rdma::fault::{FaultOptions, Faulty};
 use nvmf_rdma::loopback::{Fabric, Loopback};
@@ -119,19 +119,33 @@ impl Rig {
     pub(super) fn start_pair(config: DriverConfig, prepare: impl Fn(usize, &mut Target)) -> Self {
         let mut rig = Self::start(config, |target| prepare(0, target));
         rig.target.cntlid = 0x100;
-        let route = Route {
-            address: "192.0.2.2:4420".parse().unwrap(),
-            address_source: None,
-            source: None,
-            connect_timeout: Duration::from_secs(3),
-        };
-        let mut other = Target::new(&rig.fabric, route.address);
+        let mut other = Target::new(&rig.fabric, other_route().address);
         other.cntlid = 0x200;
         prepare(1, &mut other);
         rig.other = Some(other);
-        let transport = Rdma::new(provider(&rig.fabric));
-        rig.driver.add_path(transport, route, None, Duration::ZERO).unwrap();
+        rig.add_path();
         rig
+    }
+
+    /// Adds the path to the other target.
+    fn add_path(&mut self) {
+        let transport = Rdma::new(provider(&self.fabric));
+        self.driver.add_path(transport, other_route(), None, self.now).unwrap();
+    }
+
+    /// Another process takes the disk over, with the paths that there were; the driver that was there is killed.
+    pub(super) fn take_over(&mut self, config: DriverConfig) {
+        let association = self.driver.association().expect("it is connected");
+        let namespace = association.namespace(Nsid(1)).expect("it is there");
+        let identity = NamespaceIdentity::new(association.controller(), namespace);
+        let impacted = self.driver.impacted(self.now, Duration::MAX);
+        let transport = Rdma::new(provider(&self.fabric));
+        self.driver = Driver::resume(transport, config, &impacted, self.now).expect("resumed");
+        self.driver.register(REGION, &self.memory).expect("registered");
+        if self.other.is_some() {
+            self.add_path();
+        }
+        self.driver.open(self.now, identity);
     }
 
     /// The same, and both are in use.
@@ -228,6 +242,15 @@ impl Rig {
         let buffer = buffer(blocks);
         self.memory.fill(0, buffer.len, byte);
         BlockOp::Write { range: BlockRange::new(start, blocks), from: buffer, fua: false }
+    }
+}
+
+fn other_route() -> Route {
+    Route {
+        address: "192.0.2.2:4420".parse().unwrap(),
+        address_source: None,
+        source: None,
+        connect_timeout: Duration::from_secs(3),
     }
 }
 
