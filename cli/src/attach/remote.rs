@@ -349,10 +349,12 @@ impl Remote {
     fn write_fence(&mut self) {
         let now = Fence::new(&self.backend.impacted(self.unknown_quiesce));
         if now != self.fenced {
-            if let Err(error) = self.fence.write(Some(&now)) {
-                tracing::warn!(%error, "if this process is killed, what another knows of it is not true");
+            match self.fence.write(Some(&now)) {
+                Ok(()) => self.fenced = now,
+                Err(error) => {
+                    tracing::warn!(%error, "if this process is killed, another does not know what is under way");
+                }
             }
-            self.fenced = now;
         }
     }
 

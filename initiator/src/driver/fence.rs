@@ -92,7 +92,7 @@ impl<T: Transport> Driver<T> {
     /// happens to a path. `unknown`: for how long, of a controller that was never connected.
     #[must_use]
     pub fn impacted(&self, now: Duration, unknown: Duration) -> Vec<Impacted> {
-        let paths = self.paths.iter().filter_map(|path| path.impacted(now, unknown));
+        let paths = self.paths.iter().map(|path| path.impacted(now, unknown));
         self.fences.0.iter().map(|fence| fence.impacted).chain(paths).collect()
     }
 

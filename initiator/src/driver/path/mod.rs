@@ -164,16 +164,13 @@ impl<T: Transport> Path<T> {
 
     /// What it has sent, or may send from now on, that may still be carried out if nothing more reaches its controller.
     /// `unknown`: for how long, where that is not known.
-    pub(super) fn impacted(&self, now: Duration, unknown: Duration) -> Option<Impacted> {
-        if self.recovery.is_over() {
-            return None;
-        }
+    pub(super) fn impacted(&self, now: Duration, unknown: Duration) -> Impacted {
         let quiesce = self.quiesce.unwrap_or(unknown);
-        // While it is being connected nobody can say which controller it will be.
+        // While it is not connected nobody can say which controller it will be.
         let instance =
             self.association.as_ref().filter(|_| self.is_ready()).and_then(|it| it.controller().instance);
         let controller = instance.map(|instance| (self.config.address, instance));
-        Some(Impacted { controller, until: now.saturating_add(quiesce) })
+        Impacted { controller, until: now.saturating_add(quiesce) }
     }
 
     /// Whether one of the other paths is ready from now on.
