@@ -111,6 +111,8 @@ pub struct Driver<T: Transport> {
     /// The paths that are in use, as was told.
     in_use: PathSet,
     was_ready: bool,
+    /// Every path was given up.
+    gave_up: bool,
     shut: bool,
     closed: bool,
     /// Another process used its controllers before.
@@ -166,6 +168,7 @@ impl<T: Transport> Driver<T> {
             authenticating: 0,
             in_use: PathSet::default(),
             was_ready: false,
+            gave_up: false,
             shut: false,
             closed: false,
             resumed: false,
@@ -318,6 +321,7 @@ impl<T: Transport> Driver<T> {
     /// first connection, or after [`Driver::shutdown`].
     pub fn retry(&mut self, now: Duration) {
         if self.was_ready && !self.shut {
+            self.gave_up = false;
             self.paths.iter_mut().for_each(|path| path.recovery.retry(now));
         }
     }

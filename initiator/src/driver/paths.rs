@@ -213,6 +213,10 @@ impl<T: Transport> Driver<T> {
 
     fn on_path_given_up(&mut self, now: Duration) {
         if self.paths.iter().all(|path| path.recovery.is_over()) && !self.shut {
+            // Several may be given up at the same time.
+            if core::mem::replace(&mut self.gave_up, true) {
+                return;
+            }
             self.operations.fail_waiting(BlockError::Gone);
             self.fail_admin();
             self.events.push_back(DriverEvent::GaveUp);
