@@ -42,6 +42,9 @@ pub struct Attachment {
     pub state: State,
     /// Why it is in this state, where there is more to say.
     pub reason: Option<String>,
+    /// The paths to it, where there are several: that of `address` first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<AttachedPath>,
     /// What the kernel has on record for its device, so that it is not taken for another's of the same number.
     pub mark: u64,
     /// The namespace that was asked for by number.
@@ -56,6 +59,22 @@ pub struct Attachment {
     pub pid: u32,
     /// That PID namespace, as `/proc/self/ns/pid` names it.
     pub pid_namespace: String,
+}
+
+/// A path to an attached disk.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct AttachedPath {
+    /// Address and port of its controller.
+    pub address: String,
+    /// The transport: `rdma`, `tcp`.
+    pub transport: String,
+    /// Its state: live, reconnecting, foreign, lost.
+    pub state: State,
+    /// How the disk can be reached on it (ANA), as nvme-cli says it: `optimized`, `non-optimized`, `inaccessible`, `persistent-loss`,
+    /// `change`; `None` while it is away.
+    pub ana_state: Option<String>,
+    /// Why it was lost last; `None` while it is live.
+    pub reason: Option<String>,
 }
 
 /// What a disk was when it was attached.
@@ -169,7 +188,7 @@ impl Attachment {
             "nqn": self.nqn, "address": self.address, "transport": self.transport, "provider": self.provider, "nsid": self.nsid,
             "tls": self.tls, "uuid": self.uuid,
             "size": self.size, "block_size": self.block_size, "socket": self.socket, "uri": self.uri(),
-            "note": self.note, "pid": self.pid,
+            "paths": self.paths, "note": self.note, "pid": self.pid,
         })
     }
 }

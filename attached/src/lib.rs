@@ -12,6 +12,6 @@ mod entry;
 mod folder;
 mod lock;
 
-pub use entry::{Attachment, Disk, State, Supervisor, VERSION};
+pub use entry::{AttachedPath, Attachment, Disk, State, Supervisor, VERSION};
 pub use folder::{FOLDER_VARIABLE, folder, holder};
 pub use lock::DiskLock;

@@ -36,7 +36,7 @@ pub mod status;
 
 pub use association::{
     Action, AdminData, Association, AssociationConfig, AssociationError, AuthenticationConfig, CommandId,
-    ControllerInfo, Impacted, QueueFailure, Reply,
+    ControllerInfo, QueueFailure, Reply,
 };
 pub use command::{Command, DataPointer};
 pub use discovery::DiscoveryLog;

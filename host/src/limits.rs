@@ -6,8 +6,8 @@ use nvme_proto::nvm::DsmRange;
 /// Entries of the admin queue: what kernel hosts use, and the most that kernel targets take.
 pub const ADMIN_QUEUE_ENTRIES: u16 = 32;
 /// Admin commands that an [`crate::Association`] has outstanding at once: one of its own sequence (two when a
-/// shutdown overtakes it), a keep-alive, and the event requests. The caller leaves that many slots of the admin queue to it.
-pub const ASSOCIATION_COMMANDS_MAX: u16 = 3 + EVENT_REQUESTS_MAX;
+/// shutdown overtakes it), a keep-alive, a reset of another controller, and the event requests. The caller leaves that many slots of the admin queue to it.
+pub const ASSOCIATION_COMMANDS_MAX: u16 = 4 + EVENT_REQUESTS_MAX;
 /// Asynchronous Event Requests outstanding.
 pub const EVENT_REQUESTS_MAX: u16 = 4;
 /// I/O queues of one association.
@@ -36,8 +36,10 @@ pub const DISCOVERY_RESTARTS_MAX: u32 = 8;
 pub const ADMIN_DATA_MAX: u32 = 4096;
 /// Time after which a namespace that the controller could not describe is asked for again.
 pub const RESCAN_DELAY: Duration = Duration::from_secs(1);
-/// How long a Cross-Controller Reset may take at least, however soon the controller that was lost is done without.
-pub const RESET_TIME_MIN: Duration = Duration::from_secs(1);
+/// Bytes of the ANA log page that are read.
+pub const ANA_LOG_MAX: usize = 256 << 10;
+/// Time between two readings of the ANA log page that statuses of I/O commands cause.
+pub const ANA_READ_INTERVAL: Duration = Duration::from_millis(100);
 /// Time between two looks at CSTS.
 pub const STATUS_POLL: Duration = Duration::from_millis(10);
 

@@ -84,8 +84,11 @@ enum Phase {
 ///
 /// A command whose association was lost may have taken effect or not, and may still take effect later. All of [`crate::Operation`] can be
 /// repeated without harm *as long as the first copy is dead*: otherwise it could land on top of what was written since. So nothing is
-/// issued again before the old connections are gone ([`Recovery::on_closed`]), the controller had its time to drop what it had begun, and a
-/// new association is ready.
+/// issued again before the old connections are gone ([`Recovery::on_closed`]) and an association is ready, and nothing that changes a disk
+/// before the controller has dropped what it had begun, which is the caller's to see to.
+///
+/// A controller may be one of several paths to the same disks ([`Recovery::be_one_of_several`]). Then the times after which I/O fails and
+/// the controller is given up count from when the last path was lost.
 #[derive(Debug)]
 pub struct Recovery {
     policy: RecoveryPolicy,
@@ -97,8 +100,12 @@ pub struct Recovery {
     /// The loss cannot be cured by connecting again.
     permanent: bool,
     lost_at: Option<Duration>,
+    /// Since when I/O waits: from the loss, or from when the last other path was lost.
+    waits_since: Option<Duration>,
     attempts: u32,
     io_failed: bool,
+    several: bool,
+    others_ready: bool,
     /// An attempt is made whatever the time.
     attempt_due: bool,
 }
@@ -115,23 +122,51 @@ impl Recovery {
             was_ready: false,
             permanent: false,
             lost_at: None,
+            waits_since: None,
             attempts: 0,
             io_failed: false,
+            several: false,
+            others_ready: false,
             attempt_due: false,
         }
     }
 
-    /// For a controller that this host used until now, in another process: as after a loss. The first attempt follows when
-    /// what that process had sent is over, in `quiesce`.
+    /// For a controller that this host used until now, in another process: as after a loss. The first attempt follows at once.
     #[must_use]
-    pub fn resumed(policy: RecoveryPolicy, seed: u64, now: Duration, quiesce: Duration) -> Self {
+    pub fn resumed(policy: RecoveryPolicy, seed: u64, now: Duration) -> Self {
         Self {
-            phase: Phase::Waiting { until: now.saturating_add(quiesce) },
+            phase: Phase::Waiting { until: now },
             was_ready: true,
             lost_at: Some(now),
+            waits_since: Some(now),
             attempt_due: true,
             ..Self::new(policy, seed, now)
         }
+    }
+
+    /// There are other paths: a first connection that fails is tried again, until [`Recovery::give_up`].
+    pub fn be_one_of_several(&mut self) {
+        self.several = true;
+    }
+
+    /// Whether one of the other paths is ready from now on.
+    pub fn on_others(&mut self, now: Duration, ready: bool) {
+        if core::mem::replace(&mut self.others_ready, ready) == ready {
+            return;
+        }
+        self.io_failed = false;
+        self.waits_since = self.lost_at.filter(|_| !ready).map(|_| now);
+        // Now it counts.
+        if let (false, Phase::Waiting { until }) = (ready, &mut self.phase) {
+            *until = (*until).min(now.saturating_add(self.policy.reconnect_delay));
+            self.attempts = 0;
+        }
+    }
+
+    /// Whether it was never ready, and an attempt has failed.
+    #[must_use]
+    pub fn failed_at_first(&self) -> bool {
+        !self.was_ready && self.lost_at.is_some()
     }
 
     /// The association is ready. Gives how long the controller was away; `None` for the first association.
@@ -143,6 +178,7 @@ impl Recovery {
         self.was_ready = true;
         self.attempts = 0;
         self.io_failed = false;
+        self.waits_since = None;
         self.lost_at.take().map(|lost_at| now.saturating_sub(lost_at))
     }
 
@@ -151,36 +187,35 @@ impl Recovery {
         if matches!(self.phase, Phase::Attempting { .. } | Phase::Ready) {
             // A controller that was in use refuses its hosts while it starts up again: its subsystems come one by one. And a
             // secret that is being changed is for a while not the same on both sides.
-            let may_pass = self.was_ready
+            let may_pass = (self.was_ready || self.several)
                 && (error.is_refusal() || matches!(error, AssociationError::Authentication { .. }));
             self.permanent |= error.is_permanent() && !may_pass;
             self.close(now);
         }
     }
 
-    /// Its connections are gone ([`crate::Action::Closed`]); the controller may work on old commands for `quiesce` more
-    /// ([`crate::Association::quiesce_time`]), so no reconnect before.
-    pub fn on_closed(&mut self, now: Duration, quiesce: Duration) {
+    /// Its connections are gone ([`crate::Action::Closed`]).
+    pub fn on_closed(&mut self, now: Duration) {
         if !matches!(self.phase, Phase::Closing { .. }) {
             return;
         }
         let out_of_time = self.loss_deadline().is_some_and(|deadline| deadline <= now);
-        if self.permanent || !self.was_ready || out_of_time {
+        if self.permanent || !(self.was_ready || self.several) || out_of_time {
             return self.give_up();
         }
-        let pause = self.next_delay().max(quiesce);
-        self.phase = Phase::Waiting { until: now.saturating_add(pause) };
+        self.phase = Phase::Waiting { until: now.saturating_add(self.next_delay()) };
     }
 
-    /// The user wants the controller back: the next attempt is made as soon as what was sent is over, in `quiesce`, and there is
-    /// as much time for more as after a loss, also when the controller had been given up. While it is in use, or an attempt is
-    /// under way, nothing changes.
-    pub fn retry(&mut self, now: Duration, quiesce: Duration) {
-        if self.was_ready && matches!(self.phase, Phase::Waiting { .. } | Phase::Over) {
+    /// The user wants the controller back: the next attempt is made at once, and there is as much time for more as after a loss,
+    /// also when the controller had been given up. While it is in use, or an attempt is under way, nothing changes.
+    pub fn retry(&mut self, now: Duration) {
+        let was_tried = self.was_ready || self.several;
+        if was_tried && matches!(self.phase, Phase::Waiting { .. } | Phase::Over) {
             self.decisions.clear();
             (self.permanent, self.io_failed, self.attempts) = (false, false, 0);
             (self.lost_at, self.attempt_due) = (Some(now), true);
-            self.phase = Phase::Waiting { until: now.saturating_add(quiesce) };
+            self.waits_since = (!self.others_ready).then_some(now);
+            self.phase = Phase::Waiting { until: now };
         }
     }
 
@@ -230,7 +265,7 @@ impl Recovery {
         }
     }
 
-    /// Commands may be issued: an association is ready, and the one before is known dead.
+    /// Commands may be issued: an association is ready.
     #[must_use]
     pub fn may_issue(&self) -> bool {
         self.phase == Phase::Ready
@@ -283,26 +318,32 @@ impl Recovery {
 
     fn close(&mut self, now: Duration) {
         self.lost_at.get_or_insert(now);
+        if !self.others_ready {
+            self.waits_since.get_or_insert(now);
+        }
         self.phase = Phase::Closing { deadline: now.saturating_add(self.policy.attempt_timeout) };
     }
 
-    fn give_up(&mut self) {
-        self.phase = Phase::Over;
-        self.decisions.push_back(Decision::GiveUp);
+    /// Nothing is tried any more.
+    pub fn give_up(&mut self) {
+        if self.phase != Phase::Over {
+            self.phase = Phase::Over;
+            self.decisions.push_back(Decision::GiveUp);
+        }
     }
 
     fn loss_deadline(&self) -> Option<Duration> {
         if self.attempt_due {
             return None;
         }
-        Some(self.lost_at?.saturating_add(self.policy.ctrl_loss_timeout?))
+        Some(self.waits_since?.saturating_add(self.policy.ctrl_loss_timeout?))
     }
 
     fn io_fail_at(&self) -> Option<Duration> {
         if self.io_failed || self.phase == Phase::Over {
             return None;
         }
-        Some(self.lost_at?.saturating_add(self.policy.fast_io_fail_timeout?))
+        Some(self.waits_since?.saturating_add(self.policy.fast_io_fail_timeout?))
     }
 
     /// The delay doubled for each attempt, up to the longest, then cut to between half and all of it, so that hosts that lost the same target do

@@ -54,6 +54,12 @@ pub fn is_retryable(status: Status) -> bool {
     }
 }
 
+/// Whether the failure is of the path, or of how it leads to the namespace (ANA): on another one the command may succeed.
+#[must_use]
+pub fn is_of_path(status: Status) -> bool {
+    status.sct() == PATH && !status.dnr()
+}
+
 /// Whether the command waits for something to end that time alone ends: an ANA transition, a namespace that is being made ready. Such a
 /// command is issued again for as long as I/O would wait for a lost connection, not a number of times.
 #[must_use]

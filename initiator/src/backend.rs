@@ -1,6 +1,6 @@
 //! A remote disk as a backend: submit, flush and poll on the caller's own thread.
 
-use crate::driver::{Driver, DriverEvent, StartError};
+use crate::driver::{Driver, DriverEvent, Factory, Impacted, PathStatus, Route, StartError};
 use crate::log::Log;
 use crate::sleep::{arm, sleep};
 use crate::transport::{AnyTransport, Transport};
@@ -8,7 +8,7 @@ use crate::{ConnectionState, Error, Options};
 use core::time::Duration;
 use nvme_proto::{Nqn, Nsid};
 use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Full, Geometry, RegionId, Tag};
-use nvmf_host::{AssociationError, ControllerInfo, Impacted, Mismatch, Namespace, NamespaceIdentity};
+use nvmf_host::{AssociationError, ControllerInfo, Mismatch, Namespace, NamespaceIdentity};
 use nvmf_memory::Memory;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
@@ -28,7 +28,10 @@ pub struct RemoteBackend<T: Transport> {
     regions: u16,
     free_regions: Vec<RegionId>,
     log: Log,
-    revision: u32,
+    /// Events of the connection and its paths so far.
+    happened: u64,
+    /// A controller that was lost might still carry something out, when that was looked at last.
+    was_fenced: bool,
     /// Why the association was lost last, or could not be set up again; `None` while it is up.
     lost: Option<AssociationError>,
 }
@@ -39,35 +42,42 @@ impl RemoteBackend<AnyTransport> {
     /// # Errors
     /// As [`crate::Connection::connect`].
     pub fn connect(options: &Options) -> Result<Self, Error> {
-        let mut backend = Self::connect_over(options.open_transport()?, options)?;
-        backend.driver.set_factory(Box::new(options.transport_factory()));
-        Ok(backend)
+        options.check()?;
+        let factory: Factory<AnyTransport> = Box::new(options.transport_factory());
+        Self::connect_paths(options.open_transport()?, Some(factory), options.more_paths(), options)
     }
 
     /// [`RemoteBackend::resume_over`] the transport of the options.
     ///
     /// # Errors
     /// As that.
-    pub fn resume(
-        options: &Options,
-        disk: NamespaceIdentity,
-        impacted: Option<Impacted>,
-    ) -> Result<Self, Error> {
-        let mut backend = Self::resume_over(options.open_transport()?, options, disk, impacted)?;
-        backend.driver.set_factory(Box::new(options.transport_factory()));
-        Ok(backend)
+    pub fn resume(options: &Options, disk: NamespaceIdentity, impacted: &[Impacted]) -> Result<Self, Error> {
+        options.check()?;
+        let factory: Factory<AnyTransport> = Box::new(options.transport_factory());
+        let (transport, more_paths) = (options.open_transport()?, options.more_paths());
+        Self::resume_paths(transport, Some(factory), more_paths, options, disk, impacted)
     }
 }
 
 impl<T: Transport> RemoteBackend<T> {
-    /// The same over a transport of the caller's, which is not replaced when its device is lost.
+    /// The same over a transport of the caller's, which is not replaced when its device is lost. [`Options::paths`] are not
+    /// looked at.
     ///
     /// # Errors
     /// As [`crate::Connection::connect`].
     pub fn connect_over(transport: T, options: &Options) -> Result<Self, Error> {
+        Self::connect_paths(transport, None, Vec::new(), options)
+    }
+
+    fn connect_paths(
+        transport: T,
+        factory: Option<Factory<T>>,
+        more_paths: Vec<(Route, Factory<T>)>,
+        options: &Options,
+    ) -> Result<Self, Error> {
         let driver = Driver::new(transport, options.driver_config(), Duration::ZERO)
             .map_err(|error| cannot_start(options, error))?;
-        let mut backend = Self::new(driver, options.nqn);
+        let mut backend = Self::new(driver, options, factory, more_paths)?;
         let mut lost = None;
         loop {
             let worked = backend.driver.turn(backend.start.elapsed());
@@ -84,9 +94,10 @@ impl<T: Transport> RemoteBackend<T> {
         }
     }
 
-    /// Takes over a disk that another process of this host used until it ended, as after a loss: operations wait until the
-    /// controller is connected, shows that disk, and what the other process had sent is over. That is so after `quiesce` from
-    /// now, or once the controller that is named has been reset. `None`: nothing of it is under way.
+    /// Takes over a disk that another process of this host used until it ended, as after a loss: operations wait until a
+    /// controller is connected that shows that disk, and those that change it until what the other process had sent is over. That
+    /// is so when each of the controllers that are named has been reset, or its time, which counts from now, has passed. None:
+    /// nothing is under way. [`Options::paths`] are not looked at.
     ///
     /// # Errors
     /// As [`crate::Connection::connect`], but for a controller that cannot be reached.
@@ -94,36 +105,81 @@ impl<T: Transport> RemoteBackend<T> {
         transport: T,
         options: &Options,
         disk: NamespaceIdentity,
-        impacted: Option<Impacted>,
+        impacted: &[Impacted],
+    ) -> Result<Self, Error> {
+        Self::resume_paths(transport, None, Vec::new(), options, disk, impacted)
+    }
+
+    fn resume_paths(
+        transport: T,
+        factory: Option<Factory<T>>,
+        more_paths: Vec<(Route, Factory<T>)>,
+        options: &Options,
+        disk: NamespaceIdentity,
+        impacted: &[Impacted],
     ) -> Result<Self, Error> {
         let driver = Driver::resume(transport, options.driver_config(), impacted, Duration::ZERO)
             .map_err(|error| cannot_start(options, error))?;
-        let mut backend = Self::new(driver, options.nqn);
+        let mut backend = Self::new(driver, options, factory, more_paths)?;
         backend.driver.open(Duration::ZERO, disk);
         Ok(backend)
     }
 
-    fn new(driver: Driver<T>, nqn: Nqn) -> Self {
-        let (start, log) = (Instant::now(), Log::default());
-        Self { driver, nqn, start, regions: 0, free_regions: Vec::new(), log, revision: 0, lost: None }
+    fn new(
+        mut driver: Driver<T>,
+        options: &Options,
+        factory: Option<Factory<T>>,
+        more_paths: Vec<(Route, Factory<T>)>,
+    ) -> Result<Self, Error> {
+        if let Some(factory) = factory {
+            driver.set_factory(factory);
+        }
+        for (route, mut factory) in more_paths {
+            let transport = factory().map_err(system)?;
+            driver
+                .add_path(transport, route, Some(factory), Duration::ZERO)
+                .map_err(|error| cannot_start(options, error))?;
+        }
+        Ok(Self {
+            driver,
+            nqn: options.nqn,
+            start: Instant::now(),
+            regions: 0,
+            free_regions: Vec::new(),
+            log: Log::default(),
+            happened: 1,
+            was_fenced: false,
+            lost: None,
+        })
     }
 
-    /// Connects again as soon as that is safe, also to a controller that was given up. Nothing changes while it is connected.
+    /// Connects again at once what is not connected, also what was given up.
     pub fn reconnect(&mut self) {
         self.driver.retry(self.start.elapsed());
+        self.happened += 1;
     }
 
-    /// What the controller says of itself; `None` while there is none.
+    /// What a controller says of itself: that of the first path that is connected. `None` while there is none.
     #[must_use]
     pub fn controller(&self) -> Option<&ControllerInfo> {
         self.driver.association().map(|association| association.controller())
     }
 
-    /// How long commands of this connection may still be carried out if this process ended now.
+    /// What of this connection may still be carried out if this process ends, now or later, until something happens
+    /// ([`RemoteBackend::happened`]): what [`RemoteBackend::resume`] wants to know then. The times count from the end. `unknown`:
+    /// the time of a controller that was never connected.
     #[must_use]
-    pub fn quiesce_time(&self) -> Option<Duration> {
-        let association = self.driver.association()?;
-        Some(association.quiesce_time(self.start.elapsed(), false))
+    pub fn impacted(&self, unknown: Duration) -> Vec<Impacted> {
+        let now = self.start.elapsed();
+        let mut impacted = self.driver.impacted(now, unknown);
+        impacted.iter_mut().for_each(|it| it.until = it.until.saturating_sub(now));
+        impacted
+    }
+
+    /// Whether a controller that was lost may still carry out something of this connection's.
+    #[must_use]
+    pub fn is_fenced(&self) -> bool {
+        self.driver.is_fenced()
     }
 
     /// The namespaces, as they are now.
@@ -142,10 +198,10 @@ impl<T: Transport> RemoteBackend<T> {
         found.cloned().ok_or_else(|| Error::no_such_namespace(&self.nqn, nsid, namespaces))
     }
 
-    /// Another number after each change of the namespaces.
+    /// The bytes in a namespace, on whichever path: while it grows, the least.
     #[must_use]
-    pub fn revision(&self) -> u32 {
-        self.revision
+    pub fn bytes(&self, nsid: Nsid) -> Option<u64> {
+        self.driver.bytes(nsid)
     }
 
     /// The state of the connection.
@@ -158,6 +214,18 @@ impl<T: Transport> RemoteBackend<T> {
     #[must_use]
     pub fn loss(&self) -> Option<&AssociationError> {
         self.lost.as_ref()
+    }
+
+    /// Grows whenever something happens to the connection, one of its paths or a namespace: a cheap way to see whether to ask again.
+    #[must_use]
+    pub fn happened(&self) -> u64 {
+        self.happened
+    }
+
+    /// How each path is: the one of the options' address first, then [`Options::paths`].
+    #[must_use]
+    pub fn paths(&self) -> Vec<PathStatus> {
+        self.driver.paths()
     }
 
     /// The namespaces in use in whose place there is another disk now, and how it differs.
@@ -193,7 +261,7 @@ impl<T: Transport> RemoteBackend<T> {
     /// `None` for a transport without one (virtual time).
     #[must_use]
     pub fn descriptor(&self) -> Option<(BorrowedFd<'_>, u32)> {
-        Some((self.driver.transport().fd()?, self.driver.replaced()))
+        Some((self.driver.fd()?, self.driver.replaced()))
     }
 
     /// Begins to close the connection: the controller is shut down, operations that wait fail. [`RemoteBackend::state`] is
@@ -206,15 +274,17 @@ impl<T: Transport> RemoteBackend<T> {
     pub fn turn(&mut self) -> bool {
         let worked = self.driver.turn(self.start.elapsed());
         while let Some(event) = self.driver.poll_event() {
-            self.log.on_event(&event);
-            if matches!(event, DriverEvent::Ready { .. } | DriverEvent::NamespacesChanged) {
-                self.revision = self.revision.wrapping_add(1);
-            }
+            self.log.on_event(&event, |path| self.driver.address(path));
+            self.happened += 1;
             match event {
                 DriverEvent::Ready { .. } => self.lost = None,
                 DriverEvent::Lost(error) | DriverEvent::AttemptFailed(error) => self.lost = Some(error),
                 _ => {}
             }
+        }
+        let is_fenced = self.driver.is_fenced();
+        if core::mem::replace(&mut self.was_fenced, is_fenced) != is_fenced {
+            self.happened += 1;
         }
         worked
     }
@@ -228,10 +298,12 @@ fn association(options: &Options, source: AssociationError) -> Error {
 fn cannot_start(options: &Options, error: StartError) -> Error {
     match error {
         StartError::Association(source) => association(options, source),
-        StartError::Transport(error) => {
-            Error::System { what: "cannot start a connection", reason: error.to_string() }
-        }
+        error => system(error.to_string()),
     }
+}
+
+fn system(reason: String) -> Error {
+    Error::System { what: "cannot start a connection", reason }
 }
 
 impl<T: Transport> Backend for RemoteBackend<T> {

@@ -1,6 +1,7 @@
 //! A connection to a controller, and the thread behind it.
 
 use crate::buffer::BufferPool;
+use crate::driver::{Factory, PathStatus, Route};
 use crate::engine::{FirstError, Observers, SharedSnapshot, Snapshot};
 use crate::mailbox::Message;
 use crate::shared_driver::SharedDriver;
@@ -61,16 +62,26 @@ impl Connection {
     pub async fn connect(options: Options) -> Result<Self, Error> {
         options.check()?;
         let transport = options.transport_factory();
-        Self::connect_over(options, transport).await
+        let more_paths = options.more_paths();
+        Self::connect_paths(options, transport, more_paths).await
     }
 
     /// The same over a transport of the caller's, made on the connection's thread, and made anew there when its device is lost.
+    /// [`Options::paths`] are not looked at.
     ///
     /// # Errors
     /// As [`Connection::connect`].
     pub async fn connect_over<T: Transport<Region: Send> + Send + 'static>(
         options: Options,
         transport: impl FnMut() -> Result<T, String> + Send + 'static,
+    ) -> Result<Self, Error> {
+        Self::connect_paths(options, transport, Vec::new()).await
+    }
+
+    async fn connect_paths<T: Transport<Region: Send> + Send + 'static>(
+        options: Options,
+        transport: impl FnMut() -> Result<T, String> + Send + 'static,
+        more_paths: Vec<(Route, Factory<T>)>,
     ) -> Result<Self, Error> {
         let snapshot = SharedSnapshot::default();
         let (first, connected) = oneshot::channel();
@@ -85,7 +96,7 @@ impl Connection {
             first: Some(first),
         };
         let thread_driver = Arc::clone(&shared_driver);
-        let body = move || crate::thread::run(transport, config, thread_driver, observers);
+        let body = move || crate::thread::run(transport, more_paths, config, thread_driver, observers);
         let system = |reason: String| Error::System { what: "cannot start a connection", reason };
         std::thread::Builder::new()
             .name("nvmf-connection".to_owned())
@@ -138,7 +149,13 @@ impl Connection {
         self.shared.lock_snapshot().lost.clone()
     }
 
-    /// What the controller says of itself.
+    /// How each path is: the one of the options' address first, then [`Options::paths`].
+    #[must_use]
+    pub fn paths(&self) -> Vec<PathStatus> {
+        self.shared.lock_snapshot().paths.clone()
+    }
+
+    /// What the controller says of itself; with several paths, that of the first one in use.
     #[must_use]
     pub fn controller(&self) -> ControllerInfo {
         self.shared.snapshot().controller

@@ -2,7 +2,7 @@
 
 use crate::ConnectionState;
 use crate::buffer::Buffer;
-use crate::driver::{AdminReply, Driver, DriverEvent};
+use crate::driver::{AdminReply, Driver, DriverEvent, PathStatus, StartError};
 use crate::log::Log;
 use crate::mailbox::{Mailbox, Message, Request};
 use crate::sleep::SLEEP_MAX;
@@ -30,6 +30,8 @@ pub(crate) struct Snapshot {
     pub(crate) discovery_log: DiscoveryLog,
     /// Opened namespaces that are other disks now.
     pub(crate) foreign: Vec<(Nsid, Mismatch)>,
+    /// How each path is.
+    pub(crate) paths: Vec<PathStatus>,
     /// Why the association was lost last, or could not be set up again; `None` while it is up.
     pub(crate) lost: Option<AssociationError>,
 }
@@ -43,6 +45,15 @@ pub(crate) type FirstResult = Result<(), FirstError>;
 pub(crate) enum FirstError {
     Association(AssociationError),
     System(String),
+}
+
+impl From<StartError> for FirstError {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::Association(error) => Self::Association(error),
+            error => Self::System(error.to_string()),
+        }
+    }
 }
 
 /// Those that are told what happens to a connection.
@@ -162,7 +173,7 @@ impl<T: Transport> Engine<T> {
             }
             Message::Open(identity) => self.driver.open(self.now, identity),
             Message::AuthenticateAgain { secrets, reply } => {
-                if self.authenticating.is_none() && self.driver.authenticate_again(self.now, *secrets) {
+                if self.authenticating.is_none() && self.driver.authenticate_again(self.now, &secrets) {
                     self.authenticating = Some(reply);
                 } else {
                     let _ = reply.send(false);
@@ -288,7 +299,7 @@ impl<T: Transport> Engine<T> {
         while let Some(event) = self.driver.poll_event() {
             // Whoever waits for the first connection is told what happens to it.
             if self.observers.first.is_none() {
-                self.log.on_event(&event);
+                self.log.on_event(&event, |path| self.driver.address(path));
             }
             match event {
                 DriverEvent::Ready { after } => {
@@ -301,18 +312,30 @@ impl<T: Transport> Engine<T> {
                         let _ = first.send(Ok(()));
                     }
                 }
-                DriverEvent::NamespacesChanged | DriverEvent::Foreign(..) | DriverEvent::Restored(_) => {
-                    self.publish();
+                DriverEvent::NamespacesChanged
+                | DriverEvent::Foreign(..)
+                | DriverEvent::Restored(_)
+                | DriverEvent::PathReady(..)
+                | DriverEvent::PathForeign(..) => self.publish(),
+                DriverEvent::PathFailed(..) => {
+                    let paths = self.driver.paths();
+                    self.observers.snapshot.lock().unwrap_or_else(PoisonError::into_inner).paths = paths;
                 }
                 DriverEvent::AuthenticatedAgain => {
                     if let Some(waiting) = self.authenticating.take() {
                         let _ = waiting.send(true);
                     }
                 }
+                DriverEvent::PathLost(..) => {
+                    self.authenticating = None;
+                    self.publish();
+                }
                 DriverEvent::Lost(error) | DriverEvent::AttemptFailed(error) => {
                     // Who waits for an authentication learns from its end that it failed.
                     self.authenticating = None;
-                    self.observers.snapshot.lock().unwrap_or_else(PoisonError::into_inner).lost = Some(error);
+                    let mut snapshot = self.observers.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
+                    snapshot.lost = Some(error);
+                    snapshot.paths = self.driver.paths();
                 }
                 DriverEvent::Admin(number, reply) => {
                     if let Some(waiting) = self.admin.remove(&number) {
@@ -349,6 +372,7 @@ impl<T: Transport> Engine<T> {
         snapshot.namespaces = association.namespaces().to_vec();
         snapshot.discovery_log = association.discovery_log().clone();
         snapshot.foreign = self.driver.foreign().collect();
+        snapshot.paths = self.driver.paths();
         drop(snapshot);
         self.observers.state.namespaces_changed();
     }
@@ -401,7 +425,7 @@ impl<T: Transport<Region: Send> + Send> Turn for Engine<T> {
 
     fn rest(&mut self, now: Duration) -> Option<Duration> {
         let now = self.advance(now);
-        if !self.driver.transport_mut().arm() {
+        if !self.driver.arm() {
             return None;
         }
         let latest = now.saturating_add(SLEEP_MAX);
@@ -417,7 +441,7 @@ impl<T: Transport<Region: Send> + Send> Turn for Engine<T> {
         if known == Some(transport) {
             return None;
         }
-        let fd = self.driver.transport().fd().map(|fd| fd.try_clone_to_owned()).transpose();
+        let fd = self.driver.fd().map(|fd| fd.try_clone_to_owned()).transpose();
         // Without a descriptor the thread wakes from time to time, and tries again.
         match fd {
             Ok(fd) => Some(Descriptor { transport, fd }),

@@ -37,6 +37,7 @@
 //! | [`discover`] | what a target exports |
 //! | [`RemoteBackend`] | the same without a thread: submit, flush and poll on the caller's own, for the least latency |
 //! | [`TransportOptions`] | NVMe/RDMA or NVMe/TCP |
+//! | [`PathOptions`], [`PathPolicy`], [`PathStatus`] | further paths to the same subsystem; which of them is used; how they are |
 //! | [`driver`] | the engine beneath: no thread, no clock |
 //! | [`transport`] | what carries commands: NVMe/RDMA over a provider, NVMe/TCP over sockets |
 //! | [`block_on`] | runs a future where there is no runtime, and drives what it waits for: close to [`RemoteBackend`] in latency |
@@ -46,7 +47,8 @@
 //! place. What the controller may reach is one command's bytes, under a key of its own, for as long as
 //! the command runs, where the RDMA provider has such keys.
 //!
-//! What it does not do: multipath, in this version.
+//! Several paths ([`Options::paths`]): I/O goes on as long as one of them is there. What was in flight on one that is lost goes on
+//! over the others, writes when the controller that was lost can no longer carry them out.
 #![forbid(unsafe_code)]
 
 pub mod backend;
@@ -85,7 +87,7 @@ pub use buffer::Buffer;
 pub use connection::{Connection, ConnectionState};
 pub use device::Device;
 pub use discover::discover;
-pub use driver::AdminReply;
+pub use driver::{AdminReply, Impacted, PathPolicy, PathStatus};
 pub use error::{Effect, Error, Failed};
 pub use identity::HostIdentity;
 pub use nvme_proto::{Nqn, Nsid};
@@ -94,7 +96,9 @@ pub use nvmf_block::{BlockError, Geometry};
 pub use nvmf_host::{ControllerInfo, DiscoveryLog, Mismatch, Namespace};
 pub use nvmf_rdma_any::{Preference, VerbsOptions};
 pub use nvmf_tls as tls;
-pub use options::{AddressSource, AuthenticationOptions, Options, SecretsSource, TransportOptions};
+pub use options::{
+    AddressSource, AuthenticationOptions, Options, PathOptions, SecretsSource, TransportOptions,
+};
 pub use state::{Change, Changes};
 pub use statistics::Statistics;
 #[cfg(feature = "tokio")]

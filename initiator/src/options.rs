@@ -1,6 +1,6 @@
 //! Whom to connect to, as whom, and how.
 
-use crate::driver::DriverConfig;
+use crate::driver::{DriverConfig, Factory, PATHS_MAX, PathPolicy, Route, StartError};
 use crate::transport::{AnyTransport, Rdma, Tcp, TcpOptions};
 use crate::{Error, HostIdentity};
 use core::time::Duration;
@@ -31,6 +31,9 @@ pub struct Options {
     pub verbs: VerbsOptions,
     /// From which of our addresses to connect.
     pub source: Option<SocketAddr>,
+    /// Further paths to the same subsystem, beside the one that `address`, `transport` and `source` are: I/O flows as long as
+    /// one of them is there. A connection can be set up when one is; the others are tried on.
+    pub paths: Vec<PathOptions>,
     /// The subsystem; for discovery [`Nqn::DISCOVERY`].
     pub nqn: Nqn,
     /// As whom.
@@ -51,6 +54,8 @@ pub struct Options {
     pub connect_timeout: Option<Duration>,
     /// How long an I/O command may take before its connection counts as lost.
     pub io_timeout: Duration,
+    /// Which path an operation goes to, where there are several.
+    pub path_policy: PathPolicy,
     /// Pause before the first reconnect.
     pub reconnect_delay: Duration,
     /// How long to try to reconnect before all I/O fails; `None` is for ever, zero not at all.
@@ -129,6 +134,19 @@ impl AuthenticationOptions {
     }
 }
 
+/// A further path.
+#[derive(Debug, Clone)]
+pub struct PathOptions {
+    /// Where the controller listens.
+    pub address: SocketAddr,
+    /// Where the address is read again before each reconnect; `None`: it stays the same.
+    pub address_source: Option<AddressSource>,
+    /// What carries the commands.
+    pub transport: TransportOptions,
+    /// From which of our addresses to connect.
+    pub source: Option<SocketAddr>,
+}
+
 /// What carries the commands.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum TransportOptions {
@@ -168,6 +186,7 @@ impl Options {
             crc: false,
             verbs: VerbsOptions::default(),
             source: None,
+            paths: Vec::new(),
             nqn,
             host,
             authentication: None,
@@ -178,6 +197,7 @@ impl Options {
             disable_flow_control: false,
             connect_timeout: None,
             io_timeout: Duration::from_secs(30),
+            path_policy: PathPolicy::default(),
             reconnect_delay: Duration::from_secs(1),
             ctrl_loss_timeout: Some(Duration::from_secs(600)),
             fast_io_fail_timeout: None,
@@ -193,10 +213,47 @@ impl Options {
 
     /// Whether there is a transport for these options.
     pub(crate) fn check(&self) -> Result<(), Error> {
-        match self.transport {
-            TransportOptions::Rdma => self.selection().map(drop),
-            TransportOptions::Tcp(_) => Ok(()),
+        if self.paths.len() >= PATHS_MAX {
+            return Err(Error::System {
+                what: "cannot start a connection",
+                reason: StartError::TooManyPaths.to_string(),
+            });
         }
+        match self.transport {
+            TransportOptions::Rdma => self.selection().map(drop)?,
+            TransportOptions::Tcp(_) => {}
+        }
+        self.each_path().try_for_each(|path| path.check())
+    }
+
+    /// The options of each further path, as if it were the only one.
+    fn each_path(&self) -> impl Iterator<Item = Self> + '_ {
+        self.paths.iter().map(|path| Self {
+            address: path.address,
+            address_source: path.address_source.clone(),
+            transport: path.transport.clone(),
+            source: path.source,
+            paths: Vec::new(),
+            ..self.clone()
+        })
+    }
+
+    /// The further paths, and what opens their transports.
+    pub(crate) fn more_paths(&self) -> Vec<(Route, Factory<AnyTransport>)> {
+        let path = |options: Self| {
+            let route = Route {
+                address: options.address,
+                address_source: options.address_source.clone(),
+                source: options.source,
+                connect_timeout: options.connect_timeout(),
+            };
+            (route, Box::new(options.transport_factory()) as Factory<AnyTransport>)
+        };
+        self.each_path().map(path).collect()
+    }
+
+    fn connect_timeout(&self) -> Duration {
+        self.connect_timeout.unwrap_or(self.transport.connect_timeout())
     }
 
     /// Opens the transport.
@@ -267,7 +324,7 @@ impl Options {
                 io_queues: if self.nqn == Nqn::DISCOVERY { 0 } else { self.queues() },
                 io_queue_entries: self.queue_depth,
                 keep_alive,
-                connect_timeout: self.connect_timeout.unwrap_or(self.transport.connect_timeout()),
+                connect_timeout: self.connect_timeout(),
                 disable_flow_control: self.disable_flow_control,
                 authentication: self.authentication.as_ref().map(|it| {
                     let concatenate = it.concat && self.nqn != Nqn::DISCOVERY;
@@ -286,6 +343,7 @@ impl Options {
                 ..RecoveryPolicy::default()
             },
             io_timeout: self.io_timeout,
+            policy: self.path_policy,
             operations: u32::from(self.queues().max(1)) * u32::from(self.queue_depth) + 1024,
             seed: id
                 .0

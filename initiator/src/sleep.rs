@@ -21,7 +21,7 @@ pub(crate) fn pause(spin: &Spin, now: Duration) {
 /// Has the transport's descriptor become readable at what comes next. For how long to sleep then, at most; `None` when there
 /// is something to poll already.
 pub(crate) fn arm<T: Transport>(driver: &mut Driver<T>, now: Duration, most: Duration) -> Option<Duration> {
-    if !driver.transport_mut().arm() {
+    if !driver.arm() {
         return None;
     }
     let most = most.min(SLEEP_MAX);
@@ -40,7 +40,7 @@ pub(crate) fn sleep<T: Transport>(
     let Some(until) = arm(driver, now, most) else { return };
     // Rounded up, so that a deadline is past when we wake for it.
     let timeout = PollTimeout::try_from(until + Duration::from_micros(999)).unwrap_or(PollTimeout::ZERO);
-    let descriptors = || others.iter().copied().chain(driver.transport().fd());
+    let descriptors = || others.iter().copied().chain(driver.fd());
     let count = descriptors().count();
     assert!(count <= WATCHED_MAX, "{count} descriptors to sleep on");
     let Some(any) = descriptors().next() else { return std::thread::yield_now() };

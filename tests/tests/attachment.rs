@@ -296,6 +296,42 @@ fn killed_server_is_replaced_again_and_again() {
 }
 
 #[test]
+fn disk_with_several_paths_is_taken_over_with_all_of_them() {
+    let site = Site::new("several").expect("a site");
+    let port = process::free_port().expect("a port");
+    let listener = format!("[[listener]]\naddress = \"127.0.0.1:{port}\"\ntransport = \"tcp\"\n");
+    site.configure(&(listener + &site.subsystem(&[site.disk("disk.img", SIZE)]))).expect("a configuration");
+    let target = site.serve().expect("a target");
+    let disk = attach(&site, &["--path", &format!("localhost:{port}/tcp")]);
+    let states = |disk: &Value| -> Vec<String> {
+        let paths = disk["paths"].as_array().cloned().unwrap_or_default();
+        paths.iter().map(|path| path["state"].as_str().unwrap_or_default().to_owned()).collect()
+    };
+    let served_by = |other_than: u32| {
+        process::until("both paths are there", || {
+            listed(&site).first().is_some_and(|now| pid(now) != other_than && states(now) == ["live"; 2])
+        })
+        .unwrap_or_else(|error| panic!("{error}: {:?}", listed(&site)));
+        pid(&listed(&site)[0])
+    };
+    let mut server = served_by(0);
+    for round in 1..4_u8 {
+        let mut client = nbd::Client::connect(socket(&disk)).expect("a client");
+        client.write(0, &[round; 8192]).expect("written");
+        drop(client);
+        process::signal(server, "KILL").expect("it runs");
+        server = served_by(server);
+        let mut back = [0; 8192];
+        let mut client = nbd::Client::connect(socket(&disk)).expect("a client");
+        client.read(0, &mut back).expect("read");
+        assert_eq!(back, [round; 8192]);
+        client.write(0, &[0; 8192]).expect("nothing is held back for ever");
+    }
+    succeeds(&mut detach(&site, &["--all"])).expect("detached");
+    target.stop().expect("a clean stop");
+}
+
+#[test]
 fn server_that_takes_a_disk_over_waits_for_the_target_that_was_there() {
     let (site, mut target) = site("away");
     let disk = attach(&site, &[]);

@@ -2,59 +2,74 @@
 //! whoever takes the disk over.
 //!
 //! A new server is given requests whose first copies the old one may have sent. It issues nothing before those are over: once the
-//! target has reset the controller that had them (Cross-Controller Reset), or else when the time has passed after which a
+//! target has reset the controllers that had them (Cross-Controller Reset), or else when the time has passed after which a
 //! target has noticed the loss and dropped them.
 //!
-//! The record is a file of its own, of one length, written at once by the thread that has the connection. It names a
-//! controller only while that is the one in use: before another can be connected, the name is taken out.
+//! The record is a file of its own, of one length, written at once by the thread that has the connection. It names
+//! controllers only while they are all that may have something: those in use, and those that were lost not long ago. Before
+//! another one can be connected, on any path, the names are taken out.
 
 use anyhow::{Context, Result};
 use nvme_proto::Cntlid;
 use nvme_proto::admin::cross_controller_reset::ControllerInstance;
-use nvmf_host::Impacted;
+use nvmf_initiator::Impacted;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
+use std::net::SocketAddr;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes of a record: it is filled up with spaces.
-const RECORD_LEN: usize = 160;
+/// Bytes of a record, which is filled up with spaces: those of a page, which is written as a whole.
+const RECORD_LEN: usize = 4096;
 
 /// The record of a disk.
 #[derive(Debug, Clone)]
 pub(super) struct FenceFile(Arc<File>);
 
 /// What may still be carried out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Fence {
-    /// The controller that has it: its number, and the two that tell its lives apart. `None` where it cannot be reset, or is not
-    /// known.
-    controller: Option<(u16, u8, u64)>,
+    /// The controllers that have it: where each was, its number, and the two that tell its lives apart. None where one of them
+    /// cannot be reset, or is not known.
+    controllers: Vec<(SocketAddr, u16, u8, u64)>,
     /// For how long after the end of the server, in milliseconds.
     quiesce_ms: u64,
 }
 
 impl Fence {
-    pub(super) fn new(controller: Option<ControllerInstance>, quiesce: Duration) -> Self {
-        let controller = controller.map(|it| (it.cntlid.0, it.uniquifier, it.random));
-        Self { controller, quiesce_ms: quiesce.as_millis().try_into().unwrap_or(u64::MAX) }
+    /// Of an end that comes now.
+    pub(super) fn new(impacted: &[Impacted]) -> Self {
+        let quiesce = impacted.iter().map(|it| it.until).max().unwrap_or_default();
+        let named = impacted.iter().map(|it| {
+            let (address, it) = it.controller?;
+            Some((address, it.cntlid.0, it.uniquifier, it.random))
+        });
+        let controllers = named.collect::<Option<_>>().unwrap_or_default();
+        Self { controllers, quiesce_ms: quiesce.as_millis().try_into().unwrap_or(u64::MAX) }
     }
 
-    /// The same where it is not known any more which controller has it.
-    pub(super) fn anywhere(self) -> Self {
-        Self { controller: None, ..self }
+    /// Anything, for so long.
+    fn anywhere(quiesce: Duration) -> Self {
+        Self::new(&[Impacted { controller: None, until: quiesce }])
+    }
+
+    pub(super) fn quiesce(&self) -> Duration {
+        Duration::from_millis(self.quiesce_ms)
     }
 
     /// For a connection whose clock starts now, after the server's end.
-    pub(super) fn impacted(self) -> Impacted {
-        let instance = self.controller.map(|(cntlid, uniquifier, random)| ControllerInstance {
-            cntlid: Cntlid(cntlid),
-            uniquifier,
-            random,
-        });
-        Impacted { instance, until: Duration::from_millis(self.quiesce_ms) }
+    pub(super) fn impacted(&self) -> Vec<Impacted> {
+        let until = self.quiesce();
+        if self.controllers.is_empty() {
+            return vec![Impacted { controller: None, until }];
+        }
+        let of = |&(address, cntlid, uniquifier, random): &(SocketAddr, u16, u8, u64)| Impacted {
+            controller: Some((address, ControllerInstance { cntlid: Cntlid(cntlid), uniquifier, random })),
+            until,
+        };
+        self.controllers.iter().map(of).collect()
     }
 }
 
@@ -65,8 +80,11 @@ impl FenceFile {
     }
 
     /// Writes down what may be carried out from now on; `None` is nothing.
-    pub(super) fn write(&self, fence: Option<Fence>) -> Result<()> {
+    pub(super) fn write(&self, fence: Option<&Fence>) -> Result<()> {
         let mut text = serde_json::to_vec(&fence)?;
+        if let Some(fence) = fence.filter(|_| text.len() > RECORD_LEN) {
+            text = serde_json::to_vec(&Some(Fence::anywhere(fence.quiesce())))?;
+        }
         text.resize(RECORD_LEN, b' ');
         self.0.write_all_at(&text, 0).context("cannot write down what is under way at the target")
     }
@@ -75,7 +93,7 @@ impl FenceFile {
     pub(super) fn read(&self, most: Duration) -> Option<Fence> {
         let mut text = [0; RECORD_LEN];
         let read = self.0.read_exact_at(&mut text, 0).ok().and_then(|()| serde_json::from_slice(&text).ok());
-        read.unwrap_or_else(|| Some(Fence::new(None, most)))
+        read.unwrap_or_else(|| Some(Fence::anywhere(most)))
     }
 }
 
@@ -88,22 +106,30 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("1.fence");
         let file = FenceFile::open(&path).unwrap();
-        let worst = Duration::from_secs(40);
-        assert_eq!(file.read(worst), Some(Fence::new(None, worst)), "nothing was written yet");
-        let instance = ControllerInstance { cntlid: Cntlid(7), uniquifier: 255, random: u64::MAX };
-        let fence = Fence::new(Some(instance), Duration::from_secs(17));
-        let mut longest = serde_json::to_vec(&Fence { quiesce_ms: u64::MAX, ..fence }).unwrap();
-        assert!(longest.len() <= RECORD_LEN);
-        file.write(Some(fence)).unwrap();
-        let again = FenceFile::open(&path).unwrap();
-        assert_eq!(again.read(worst), Some(fence));
-        assert_eq!(fence.impacted(), Impacted { instance: Some(instance), until: Duration::from_secs(17) });
-        file.write(Some(fence.anywhere())).unwrap();
-        assert_eq!(again.read(worst), Some(Fence::new(None, Duration::from_secs(17))));
+        let (worst, until) = (Duration::from_secs(40), Duration::from_secs(17));
+        assert_eq!(file.read(worst), Some(Fence::anywhere(worst)), "nothing was written yet");
+        let controller = |number: u16| {
+            let address = SocketAddr::new([0xff; 16].into(), number);
+            (address, ControllerInstance { cntlid: Cntlid(number), uniquifier: 255, random: u64::MAX })
+        };
+        let of = |count: u16| -> Vec<_> {
+            let each = |number| Impacted { controller: Some(controller(number)), until };
+            (65000..65000 + count).map(each).collect()
+        };
+        for count in [1, 2, 40] {
+            file.write(Some(&Fence::new(&of(count)))).unwrap();
+            let again = FenceFile::open(&path).unwrap();
+            assert_eq!(again.read(worst).map(|fence| fence.impacted()), Some(of(count)));
+        }
+        file.write(Some(&Fence::new(&of(64)))).unwrap();
+        assert_eq!(file.read(worst), Some(Fence::anywhere(until)), "there is no room for so many names");
+        let unknown = Impacted { controller: None, until: 2 * until };
+        let fence = Fence::new(&[of(1), vec![unknown]].concat());
+        assert_eq!(fence.impacted(), [unknown], "one of them may be any");
         file.write(None).unwrap();
-        assert_eq!(again.read(worst), None, "nothing is under way");
-        longest.truncate(20);
-        std::fs::write(&path, longest).unwrap();
-        assert_eq!(again.read(worst), Some(Fence::new(None, worst)));
+        assert_eq!(file.read(worst), None, "nothing is under way");
+        let cut = serde_json::to_vec(&fence).unwrap();
+        std::fs::write(&path, &cut[..20]).unwrap();
+        assert_eq!(file.read(worst), Some(Fence::anywhere(worst)));
     }
 }

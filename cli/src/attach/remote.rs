@@ -7,11 +7,13 @@ use crate::connect::{Via, reach};
 use crate::namespace::{choose, taken_of};
 use anyhow::{Context, Result, anyhow};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nvmf_attached::{Attachment, DiskLock};
+use nvme_proto::admin::log_page::AnaState;
+use nvme_proto::fabrics::discovery::TransportType;
+use nvmf_attached::{AttachedPath, Attachment, DiskLock, State};
 use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Tag};
 use nvmf_host::{AssociationError, Namespace};
 use nvmf_initiator::transport::AnyTransport;
-use nvmf_initiator::{ConnectionState, RemoteBackend};
+use nvmf_initiator::{ConnectionState, PathStatus, RemoteBackend};
 use nvmf_spin::Spin;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -29,16 +31,6 @@ pub(super) const END_TIME_MAX: Duration = Duration::from_secs(35);
 const UNKNOWN_QUIESCE: Duration = Duration::from_secs(30);
 /// The last flush's tag: no request's.
 const LAST_FLUSH: Tag = Tag(u64::MAX);
-
-fn is_connected(state: ConnectionState) -> bool {
-    matches!(state, ConnectionState::Live | ConnectionState::Foreign)
-}
-
-/// What of this connection may be carried out after the end of this process.
-fn now_fenced(backend: &RemoteBackend<AnyTransport>, otherwise: Duration) -> Fence {
-    let controller = backend.controller().and_then(|controller| controller.instance);
-    Fence::new(controller, backend.quiesce_time().unwrap_or(otherwise))
-}
 
 /// How a thread that serves a disk is to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -107,6 +99,27 @@ impl Control {
     }
 }
 
+/// The state of a connection or a path, as it is written down.
+pub(super) fn state_of(state: ConnectionState) -> State {
+    match state {
+        ConnectionState::Live => State::Live,
+        ConnectionState::Connecting => State::Reconnecting,
+        ConnectionState::Foreign => State::Foreign,
+        ConnectionState::Lost => State::Lost,
+    }
+}
+
+/// What nvme-cli and the kernel call it.
+fn ana_name(state: AnaState) -> &'static str {
+    match state {
+        AnaState::OPTIMIZED => "optimized",
+        AnaState::NON_OPTIMIZED => "non-optimized",
+        AnaState::INACCESSIBLE => "inaccessible",
+        AnaState::PERSISTENT_LOSS => "persistent-loss",
+        _ => "change",
+    }
+}
+
 /// How the thread is reached, and whom it tells. `U` is what it says when it serves.
 pub(super) struct Wires<U> {
     pub(super) control: Arc<Control>,
@@ -127,7 +140,7 @@ pub(super) fn changes(mut states: watch::Receiver<Change>) -> impl AsyncFnMut() 
 pub(super) fn first(origin: &Origin) -> (watch::Sender<Change>, watch::Receiver<Change>) {
     let state = origin.first_state();
     let bytes = origin.before.as_ref().map_or(0, |before| before.size);
-    watch::channel(Change { state, reason: None, bytes })
+    watch::channel(Change { state, reason: None, bytes, paths: Vec::new() })
 }
 
 /// What a disk's thread begins with.
@@ -180,14 +193,16 @@ pub(super) struct Remote {
     pub(super) found: Found,
     control: Arc<Control>,
     changes: watch::Sender<Change>,
-    /// What was told last: the state, the loss, and the disk's size.
+    /// What was told last: the state, the loss, the disk's size, and of how much of what happened.
     state: ConnectionState,
-    revision: u32,
     loss: Option<AssociationError>,
+    happened: u64,
     bytes: u64,
     fence: FenceFile,
     /// What is in that file.
     fenced: Fence,
+    /// How long the commands of a controller that was never connected may be carried out.
+    unknown_quiesce: Duration,
     spin: Spin,
     spin_max: Duration,
     /// When the clock of `spin` started.
@@ -205,19 +220,20 @@ impl Remote {
     ) -> Result<Self> {
         let (options, fence) = (&origin.options, origin.fence.clone());
         let connection = &options.connection;
-        let (backend, found, lock, fenced) = match &origin.before {
+        let mut unknown_quiesce = origin.quiesce_max();
+        let (backend, found, lock) = match &origin.before {
             Some(before) => {
                 let namespace = disk::namespace(before)?;
                 let lock = lock_disk(options, &namespace)?;
-                let left = fence.read(origin.quiesce_max());
-                let impacted = left.map(Fence::impacted);
+                let left = fence.read(unknown_quiesce);
+                let impacted = left.as_ref().map(Fence::impacted).unwrap_or_default();
                 let connection = disk::connection(connection, before);
-                let backend = RemoteBackend::resume(&connection, disk::identity(before)?, impacted)?;
-                let fenced = left.unwrap_or_else(|| Fence::new(None, origin.quiesce_max())).anywhere();
-                // What is issued first is issued before the controller is known here.
-                fence.write(Some(fenced))?;
+                let backend = RemoteBackend::resume(&connection, disk::identity(before)?, &impacted)?;
+                if let Some(left) = &left {
+                    unknown_quiesce = left.quiesce();
+                }
                 let subsystem_nqn = String::new();
-                (backend, Found { namespace, subsystem_nqn, via: None, choice: None }, lock, fenced)
+                (backend, Found { namespace, subsystem_nqn, via: None, choice: None }, lock)
             }
             None => {
                 let reached = reach(connection.clone(), async |options| RemoteBackend::connect(&options));
@@ -225,28 +241,30 @@ impl Remote {
                 let nsid = choose(&connection.nqn, options.nsid, backend.namespaces())?;
                 let namespace = backend.namespace(nsid)?;
                 let lock = lock_disk(options, &namespace)?;
-                let fenced = now_fenced(&backend, origin.quiesce_max());
-                fence.write(Some(fenced))?;
                 let choice = match options.nsid {
                     Some(_) => None,
                     None => taken_of(&connection.nqn, nsid, backend.namespaces()),
                 };
                 let subsystem_nqn = backend.controller().map(|controller| controller.subsystem_nqn.clone());
                 let subsystem_nqn = subsystem_nqn.unwrap_or_default();
-                (backend, Found { namespace, subsystem_nqn, via: Some(via), choice }, lock, fenced)
+                (backend, Found { namespace, subsystem_nqn, via: Some(via), choice }, lock)
             }
         };
+        // What is issued first may be issued before the controller is known here.
+        let fenced = Fence::new(&backend.impacted(unknown_quiesce));
+        fence.write(Some(&fenced))?;
         Ok(Self {
             bytes: found.namespace.geometry.bytes(),
             found,
             control,
             changes,
             state: origin.first_state(),
-            revision: backend.revision(),
+            happened: 0,
             backend,
             loss: None,
             fence,
             fenced,
+            unknown_quiesce,
             spin: Spin::new(),
             spin_max: connection.spin,
             start: Instant::now(),
@@ -309,39 +327,33 @@ impl Remote {
         if self.control.reconnect.swap(false, Ordering::Acquire) {
             self.backend.reconnect();
         }
-        let (state, loss, revision) = (self.backend.state(), self.backend.loss(), self.backend.revision());
-        if self.state == state && self.loss.as_ref() == loss && self.revision == revision {
+        let (state, loss, happened) = (self.backend.state(), self.backend.loss(), self.backend.happened());
+        if self.state == state && self.loss.as_ref() == loss && self.happened == happened {
             return;
         }
         self.loss = loss.cloned();
-        // Before anything else is connected, and after it is.
-        if self.is_connected() || is_connected(state) {
-            self.write_fence(state);
-        }
-        (self.state, self.revision) = (state, revision);
-        let foreign = self.backend.foreign().find(|(nsid, _)| *nsid == self.found.namespace.nsid);
+        (self.state, self.happened) = (state, happened);
+        // Before anything else is connected.
+        self.write_fence();
+        let nsid = self.found.namespace.nsid;
+        let foreign = self.backend.foreign().find(|(other, _)| *other == nsid);
         let mismatch = foreign.map(|(_, mismatch)| mismatch);
-        if state == ConnectionState::Live
-            && let Ok(namespace) = self.backend.namespace(self.found.namespace.nsid)
-        {
-            self.bytes = self.bytes.max(namespace.geometry.bytes());
+        if state == ConnectionState::Live {
+            self.bytes = self.bytes.max(self.backend.bytes(nsid).unwrap_or_default());
         }
-        self.changes.send_replace(Change::new(state, self.loss.as_ref(), mismatch, self.bytes));
+        let change = Change::new(state, self.loss.as_ref(), mismatch, self.bytes, self.paths());
+        self.changes.send_replace(change);
     }
 
-    fn is_connected(&self) -> bool {
-        is_connected(self.state)
-    }
-
-    /// Writes down which controller has what is issued from now on.
-    fn write_fence(&mut self, state: ConnectionState) {
-        let quiesce = self.backend.quiesce_time().unwrap_or_default();
-        let now =
-            if is_connected(state) { now_fenced(&self.backend, quiesce) } else { self.fenced.anywhere() };
+    /// Writes down which controllers may have what is issued from now on.
+    fn write_fence(&mut self) {
+        let now = Fence::new(&self.backend.impacted(self.unknown_quiesce));
         if now != self.fenced {
-            self.fenced = now;
-            if let Err(error) = self.fence.write(Some(now)) {
-                tracing::warn!(%error, "if this process is killed, another waits longer than it must");
+            match self.fence.write(Some(&now)) {
+                Ok(()) => self.fenced = now,
+                Err(error) => {
+                    tracing::warn!(%error, "if this process is killed, another does not know what is under way");
+                }
             }
         }
     }
@@ -349,12 +361,32 @@ impl Remote {
     /// Ends the connection in order: nothing of it can be carried out later, if all has ended.
     pub(super) fn hand_over(mut self, nothing_is_under_way: bool) {
         let fence = self.fence.clone();
-        let may_be_clean = nothing_is_under_way && is_connected(self.backend.state());
+        let is_connected = matches!(self.backend.state(), ConnectionState::Live | ConnectionState::Foreign);
+        let may_be_clean = nothing_is_under_way && is_connected && !self.backend.is_fenced();
         self.shut_down();
         if may_be_clean && self.backend.state() == ConnectionState::Lost {
             // The worst is there already.
             let _ = fence.write(None);
         }
+    }
+
+    /// The paths, as they are written down; none where there is one only.
+    fn paths(&self) -> Vec<AttachedPath> {
+        let nsid = self.found.namespace.nsid;
+        let paths = self.backend.paths();
+        let several = paths.len() > 1;
+        let attached = |path: PathStatus| AttachedPath {
+            address: path.address.to_string(),
+            transport: if path.transport == TransportType::TCP { "tcp" } else { "rdma" }.to_owned(),
+            state: state_of(path.state),
+            ana_state: path
+                .access
+                .iter()
+                .find(|(of, _)| *of == nsid)
+                .map(|(_, access)| ana_name(*access).to_owned()),
+            reason: path.lost.map(|error| error.to_string()),
+        };
+        paths.into_iter().filter(|_| several).map(attached).collect()
     }
 
     /// Flushes what was written, if that is possible until then, and ends the connection.
@@ -387,6 +419,7 @@ impl Remote {
             is_submitted =
                 is_submitted || self.backend.submit(LAST_FLUSH, self.device(), BlockOp::Flush).is_ok();
             self.backend.poll(&mut completions);
+            self.tell();
             for completion in completions.drain(..) {
                 // A request that ended after its client was gone: nobody waits for it.
                 if completion.tag == LAST_FLUSH {

@@ -3,13 +3,13 @@
 use super::form::Server;
 use super::guard::{Guard, Restart};
 use super::registry::{Claim, Registry};
-use super::remote::{Control, End, Found, Origin};
+use super::remote::{Control, End, Found, Origin, state_of};
 use super::stop::{Stop, Wish};
 use super::{AttachOptions, disk, in_use, process, socket, ublk};
 use crate::print::chain;
 use crate::runtime::run;
 use anyhow::{Context, Result, bail};
-use nvmf_attached::{Attachment, DiskLock, State, Supervisor, VERSION};
+use nvmf_attached::{AttachedPath, Attachment, DiskLock, State, Supervisor, VERSION};
 use nvmf_host::{AssociationError, Mismatch, Namespace};
 use nvmf_initiator::ConnectionState;
 use nvmf_initiator::auth::system_random;
@@ -275,6 +275,8 @@ pub(super) struct Change {
     pub(super) reason: Option<String>,
     /// Bytes in the disk.
     pub(super) bytes: u64,
+    /// The paths, where there are several.
+    pub(super) paths: Vec<AttachedPath>,
 }
 
 impl Change {
@@ -284,13 +286,14 @@ impl Change {
         loss: Option<&AssociationError>,
         mismatch: Option<Mismatch>,
         bytes: u64,
+        paths: Vec<AttachedPath>,
     ) -> Self {
         let reason = match state {
             ConnectionState::Live => None,
             ConnectionState::Foreign => mismatch.map(|mismatch| mismatch.to_string()),
             ConnectionState::Connecting | ConnectionState::Lost => loss.map(ToString::to_string),
         };
-        Self { state, reason, bytes }
+        Self { state, reason, bytes, paths }
     }
 }
 
@@ -465,16 +468,12 @@ impl Service<'_> {
         tokio::time::timeout(IN_USE_TIME_MAX, asked).await.ok().and_then(Result::ok).unwrap_or_default()
     }
 
-    fn connection_is(&mut self, Change { state, reason, .. }: Change) {
+    fn connection_is(&mut self, Change { state, reason, paths, .. }: Change) {
+        self.entry.paths = paths;
         // An end that is put off is what counts, and its reason.
         if self.entry.state != State::Ending {
             self.entry.reason = reason.or_else(|| self.growth.clone());
-            self.entry.state = match state {
-                ConnectionState::Live => State::Live,
-                ConnectionState::Connecting => State::Reconnecting,
-                ConnectionState::Foreign => State::Foreign,
-                ConnectionState::Lost => State::Lost,
-            };
+            self.entry.state = state_of(state);
         }
         self.set(self.entry.state);
     }

@@ -4,7 +4,7 @@ use super::{Format, Output};
 use crate::attach::Registry;
 use crate::print::{human, line, print_json};
 use anyhow::Result;
-use nvmf_attached::Attachment;
+use nvmf_attached::{AttachedPath, Attachment};
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -49,9 +49,20 @@ impl List {
             if let Some(reason) = &disk.reason {
                 line(format_args!("{}: {}: {reason}", disk.place().display(), disk.state.as_str()))?;
             }
+            for path in &disk.paths {
+                line(format_args!("{}: path {}", disk.place().display(), path_line(path)))?;
+            }
         }
         Ok(())
     }
+}
+
+/// A path, as `nvme list-subsys` shows it, and why it is away.
+fn path_line(path: &AttachedPath) -> String {
+    let AttachedPath { address, transport, state, ana_state, reason } = path;
+    let access = ana_state.as_ref().map(|state| format!(" {state}")).unwrap_or_default();
+    let reason = reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    format!("{transport} {address} {}{access}{reason}", state.as_str())
 }
 
 fn row(disk: &Attachment) -> [String; 11] {

@@ -5,8 +5,8 @@ use super::Arguments;
 use crate::print::wrong_arguments;
 use anyhow::{Context, Result, bail, ensure};
 use clap::parser::ValueSource;
-use clap::{ArgAction, ArgMatches, Command, CommandFactory};
-use std::ffi::OsString;
+use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory};
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -68,10 +68,19 @@ fn read(file: &Path) -> Result<Vec<OsString>> {
             Value::Boolean(true) => format!("--{key}").into(),
             Value::String(text) => format!("--{key}={text}").into(),
             Value::Integer(number) => format!("--{key}={number}").into(),
+            Value::Array(texts) if known.is_some_and(is_repeated) && texts.iter().all(Value::is_str) => {
+                let texts = texts.iter().filter_map(Value::as_str);
+                arguments.extend(texts.map(|text| OsString::from(format!("--{key}={text}"))));
+                continue;
+            }
             _ => bail!("{shown}: `{key}` is a text, a number, true or false"),
         });
     }
     Ok(arguments)
+}
+
+fn is_repeated(argument: &Arg) -> bool {
+    matches!(argument.get_action(), ArgAction::Append)
 }
 
 fn attach_command() -> Command {
@@ -118,7 +127,15 @@ fn table(matches: &ArgMatches) -> Result<Table> {
             table.insert(long.to_owned(), Value::Boolean(true));
             continue;
         }
-        let value = matches.get_raw(id).and_then(|mut values| values.next()).unwrap_or_default();
+        let mut values = matches.get_raw(id).into_iter().flatten();
+        if is_repeated(argument) {
+            let text = |value: &OsStr| Some(Value::String(value.to_str()?.to_owned()));
+            let texts = values.map(text).collect::<Option<_>>();
+            let texts = texts.with_context(|| format!("--{long} is not UTF-8"))?;
+            table.insert(long.to_owned(), Value::Array(texts));
+            continue;
+        }
+        let value = values.next().unwrap_or_default();
         let mut text = value.to_str().with_context(|| format!("--{long} is not UTF-8"))?.to_owned();
         if FILES.contains(&id) {
             let path = std::path::absolute(&text)?;
@@ -150,7 +167,7 @@ mod tests {
 
     #[test]
     fn file_has_the_options_that_were_given() {
-        let given = "nvmf attach -t tcp -a 192.0.2.1 -n nqn.2026-11.com.example:a --tls --ctrl-loss-tmo=-1 --nsid 2 -o json";
+        let given = "nvmf attach -t tcp -a 192.0.2.1 -n nqn.2026-11.com.example:a --tls --ctrl-loss-tmo=-1 --nsid 2 --path 192.0.2.2 --path 192.0.2.3:4421 -o json";
         let matches = Arguments::command().get_matches_from(arguments(given));
         let (_, matches) = matches.subcommand().unwrap();
         let text = table(matches).unwrap().to_string();
@@ -167,7 +184,7 @@ mod tests {
         let mut read = expanded.split_off(5);
         read.sort();
         let mut expected = arguments(
-            "--ctrl-loss-tmo=-1 --nqn=nqn.2026-11.com.example:a --nsid=2 --tls --traddr=192.0.2.1 --transport=tcp",
+            "--ctrl-loss-tmo=-1 --nqn=nqn.2026-11.com.example:a --nsid=2 --path=192.0.2.2 --path=192.0.2.3:4421 --tls --traddr=192.0.2.1 --transport=tcp",
         );
         expected.sort();
         assert_eq!(read, expected);

@@ -11,8 +11,8 @@ use nvme_proto::{HostId, Nqn, Nsid};
 use nvmf_host::Namespace;
 use nvmf_initiator::auth::host::Secrets;
 use nvmf_initiator::{
-    AddressSource, AuthenticationOptions, HostIdentity, Options, Preference, SecretsSource, TcpOptions,
-    TlsOptions, TransportOptions, VerbsOptions,
+    AddressSource, AuthenticationOptions, HostIdentity, Options, PathOptions, PathPolicy, Preference,
+    SecretsSource, TcpOptions, TlsOptions, TransportOptions, VerbsOptions,
 };
 use nvmf_tls::{Key, NVME_KEYRING, Version, read_key_file};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
@@ -42,6 +42,13 @@ pub(crate) struct TargetArguments {
     /// Port; 4420 by default, and 8009 for discovery over tcp
     #[arg(short = 's', long, value_parser = port)]
     trsvcid: Option<u16>,
+    /// Another path to the same subsystem, as 192.0.2.2, [2001:db8::2]:4421, name:4420/tcp: port and transport are those of -s and
+    /// -t where none is named. I/O goes on as long as one path is there. Repeat it for more
+    #[arg(long = "path", value_name = "ADDRESS[:PORT][/TRANSPORT]", value_parser = path)]
+    paths: Vec<PathArgument>,
+    /// Which path a command goes to, of those that lead to its namespace equally well (ANA)
+    #[arg(long, value_enum, default_value_t = IoPolicy::QueueDepth)]
+    iopolicy: IoPolicy,
     /// NQN of this host, instead of the machine's
     #[arg(short = 'q', long)]
     hostnqn: Option<Nqn>,
@@ -133,6 +140,50 @@ enum Provider {
     Auto,
     Iwarp,
     Verbs,
+}
+
+/// Which path a command goes to.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+enum IoPolicy {
+    /// One after the other
+    RoundRobin,
+    /// The one with the fewest commands
+    QueueDepth,
+    /// The one that is expected to answer first
+    Latency,
+}
+
+impl From<IoPolicy> for PathPolicy {
+    fn from(policy: IoPolicy) -> Self {
+        match policy {
+            IoPolicy::RoundRobin => Self::RoundRobin,
+            IoPolicy::QueueDepth => Self::QueueDepth,
+            IoPolicy::Latency => Self::Latency,
+        }
+    }
+}
+
+/// Another path, as it was given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct PathArgument {
+    address: String,
+    port: Option<u16>,
+    transport: Option<Transport>,
+}
+
+fn path(text: &str) -> Result<PathArgument, String> {
+    let (rest, transport) = match text.rsplit_once('/') {
+        Some((rest, name)) => (rest, Some(<Transport as clap::ValueEnum>::from_str(name, true)?)),
+        None => (text, None),
+    };
+    let (address, port) = match with_port(rest) {
+        Some((address, number)) => (address, Some(number).filter(|port| *port != 0)),
+        None => (rest, None),
+    };
+    if address.is_empty() {
+        return Err("it names no address".to_owned());
+    }
+    Ok(PathArgument { address: address.to_owned(), port, transport })
 }
 
 impl From<Provider> for Preference {
@@ -409,6 +460,28 @@ impl TargetArguments {
         }))
     }
 
+    /// The further paths. A name is resolved as that of -a is.
+    fn path_options(&self, nqn: Nqn) -> Result<Vec<PathOptions>> {
+        let path = |path: &PathArgument| -> Result<PathOptions> {
+            let alone = Self {
+                traddr: path.address.clone(),
+                trsvcid: path.port.or(self.trsvcid),
+                transport: path.transport.unwrap_or(self.transport),
+                paths: Vec::new(),
+                ..self.clone()
+            };
+            let context = || format!("--path {}", path.address);
+            Ok(PathOptions {
+                address: alone.address(nqn).with_context(context)?,
+                address_source: alone.address_source(nqn),
+                transport: alone.transport().with_context(context)?,
+                source: self.host_traddr.map(|address| (address, 0).into()),
+            })
+        };
+        // Each discovery service is asked for itself.
+        self.paths.iter().filter(|_| nqn != Nqn::DISCOVERY).map(path).collect()
+    }
+
     /// How to connect to this subsystem.
     pub(crate) fn options(&self, nqn: Nqn) -> Result<Options> {
         let host = match (self.hostnqn, self.hostid) {
@@ -422,6 +495,7 @@ impl TargetArguments {
             }
         };
         let transport = self.transport()?;
+        let paths = self.path_options(nqn)?;
         let address = self.address(nqn)?;
         self.check_source()?;
         self.check_queues()?;
@@ -429,6 +503,8 @@ impl TargetArguments {
         Ok(Options {
             transport,
             address_source: self.address_source(nqn),
+            paths,
+            path_policy: self.iopolicy.into(),
             provider: self.provider.into(),
             crc: self.crc,
             verbs: VerbsOptions { traffic_class: self.tos, ..VerbsOptions::default() },
@@ -481,6 +557,24 @@ mod tests {
             assert!(target(address).address_source(Nqn::DISCOVERY).is_none());
         }
         assert!(target("localhost").address_source(Nqn::DISCOVERY).is_some());
+        let nqn = "nqn.2026-11.com.example:disk".parse().unwrap();
+        let paths =
+            ["nvmf", "-t", "tcp", "-a", "192.0.2.1", "--path", "localhost:4421", "--path", "192.0.2.2"];
+        let paths = Call::parse_from(paths).target.path_options(nqn).unwrap();
+        assert!(paths[0].address_source.is_some() && paths[1].address_source.is_none(), "each for itself");
+    }
+
+    #[test]
+    fn path_is_an_address_with_or_without_port_and_transport() {
+        let of = |address: &str, port, transport| {
+            Ok(PathArgument { address: address.to_owned(), port, transport })
+        };
+        assert_eq!(path("192.0.2.2"), of("192.0.2.2", None, None));
+        assert_eq!(path("192.0.2.2:4421"), of("192.0.2.2", Some(4421), None));
+        assert_eq!(path("[2001:db8::2]:4421/tcp"), of("[2001:db8::2]", Some(4421), Some(Transport::Tcp)));
+        assert_eq!(path("2001:db8::2/rdma"), of("2001:db8::2", None, Some(Transport::Rdma)));
+        assert_eq!(path("storage-b:4420"), of("storage-b", Some(4420), None));
+        assert!(path("192.0.2.2/fc").is_err() && path("/tcp").is_err());
     }
 
     #[test]

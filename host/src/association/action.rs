@@ -4,6 +4,7 @@ use super::AssociationError;
 use crate::{Command, Outcome, Qid};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use nvme_proto::admin::cross_controller_reset::ControllerInstance;
 use nvmf_auth::GeneratedKey;
 use nvmf_auth::host::ReplyTask;
 
@@ -75,6 +76,15 @@ pub enum Action {
     Ready,
     /// Namespaces came, went or changed: look at [`super::Association::namespaces`] again.
     NamespacesChanged,
+    /// How namespaces can be reached changed: ask [`super::Association::access`] again.
+    AccessChanged,
+    /// What [`super::Association::reset`] began is over.
+    ResetEnded {
+        /// The controller that was to be reset.
+        impacted: ControllerInstance,
+        /// Nothing of it is under way any more, nor can be.
+        successful: bool,
+    },
     /// The discovery log was read anew.
     DiscoveryLogChanged,
     /// An event that the association does nothing about, for the log: completion dword 0.
@@ -83,7 +93,8 @@ pub enum Action {
     Failed(AssociationError),
     /// Disconnect and destroy every queue pair of the association; when all are gone, call [`super::Association::on_closed`].
     CloseQueues,
-    /// The end. Only after this, and after a new association, may in-flight writes be issued again.
+    /// The end. What was in flight may be issued again only after this; what changes a disk, only when the controller that was lost can
+    /// no longer carry it out.
     Closed,
 }
 

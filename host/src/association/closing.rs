@@ -93,9 +93,12 @@ impl Association {
     fn notify_shutdown(&mut self, now: Duration) {
         self.state = State::ShuttingDown;
         // What the interrupted step was told no longer matters.
-        self.pending.retain(|(_, role)| *role != super::CommandRole::Step);
+        self.pending
+            .retain(|(_, role)| !matches!(role, super::CommandRole::Step | super::CommandRole::Reset));
         self.look_at = None;
         self.keep_alive.stop();
+        self.ana.stop();
+        self.reset = None;
         self.step_deadline = Some(now.saturating_add(self.config.shutdown_timeout));
         let configuration = self.setup.configuration.with_normal_shutdown();
         self.send_step_within_deadline(
@@ -109,6 +112,8 @@ impl Association {
         self.step = Step::Over;
         (self.step_deadline, self.look_at) = (None, None);
         self.keep_alive.stop();
+        self.ana.stop();
+        self.reset = None;
         self.pending.clear();
         self.actions.push_back(Action::CloseQueues);
     }

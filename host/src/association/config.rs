@@ -3,7 +3,6 @@
 use super::AuthenticationConfig;
 use crate::{Cntlid, HostId, Nqn, limits};
 use core::time::Duration;
-use nvme_proto::admin::cross_controller_reset::ControllerInstance;
 use nvme_proto::fabrics::discovery::TransportType;
 
 /// What the controller is for.
@@ -15,15 +14,6 @@ pub enum Purpose {
     DiscoveryOnce,
     /// Reads the discovery log, stays, and reads it again whenever the controller says that it changed.
     DiscoveryPersistent,
-}
-
-/// A controller that was lost, with commands of ours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Impacted {
-    /// What Cross-Controller Reset knows it by; `None` where it has none.
-    pub instance: Option<ControllerInstance>,
-    /// When its commands are over without a reset, on the caller's clock ([`super::Association::quiesce_time`]).
-    pub until: Duration,
 }
 
 /// What an [`super::Association`] is to be.
@@ -55,9 +45,6 @@ pub struct AssociationConfig {
     pub connect_in_capsule: bool,
     /// How to authenticate where the controller asks for it (DH-HMAC-CHAP).
     pub authentication: Option<AuthenticationConfig>,
-    /// A controller of the subsystem whose commands may still be carried out: it is reset before anything else is done,
-    /// or the association fails ([`super::AssociationError::NotReset`]).
-    pub impacted: Option<Impacted>,
     /// How long a queue's connection set-up may take.
     pub connect_timeout: Duration,
     /// How long an admin or Fabrics command may take.
@@ -83,7 +70,6 @@ impl AssociationConfig {
             disable_flow_control: false,
             connect_in_capsule: true,
             authentication: None,
-            impacted: None,
             connect_timeout: Duration::from_secs(3),
             admin_timeout: Duration::from_secs(60),
             shutdown_timeout: Duration::from_secs(5),

@@ -59,13 +59,11 @@ impl fmt::Display for Rejection {
 /// Why an association failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum AssociationError {
-    /// A controller that was lost could not be reset: its commands may still be carried out.
-    #[error("controller {} that was lost could not be reset through the new one: {why}", .cntlid.0)]
-    NotReset {
-        /// Which.
-        cntlid: Cntlid,
-        /// Why not.
-        why: &'static str,
+    /// A change of how namespaces can be reached does not end.
+    #[error("a namespace is between two ANA states for longer than twice the controller's ANATT ({after:?})")]
+    AnaChange {
+        /// ANATT.
+        after: Duration,
     },
     /// The configuration cannot work.
     #[error("the association's configuration is wrong: {0}")]

@@ -8,7 +8,7 @@ use core::time::Duration;
 use nvme_proto::admin::cross_controller_reset::ControllerInstance;
 use nvme_proto::admin::identify::{
     CSI_NVM, Descriptors, IdentifyController, IdentifyNamespace, IndependentNamespace, NamespaceIdType,
-    NvmController, cmic, ctratt, independent_nsfeat, nsfeat, oncs, sgls, vwc,
+    NvmController, cmic, ctratt, independent_nsfeat, lpa, nsfeat, oncs, sgls, vwc,
 };
 use nvme_proto::fabrics::discovery::TransportType;
 use nvmf_block::{Geometry, Preferred};
@@ -41,6 +41,8 @@ pub(super) struct ControllerIdentity {
     pub(super) events: u32,
     /// CTRATT.TBKAS.
     pub(super) traffic_based_keep_alive: bool,
+    /// LPA: log pages can be read from an offset on.
+    pub(super) extended_logs: bool,
     nvm: NvmLimits,
 }
 
@@ -72,6 +74,7 @@ pub(super) fn controller(
         event_request_limit: identify.aerl_z,
         events: identify.oaes.get(),
         traffic_based_keep_alive: identify.ctratt.get() & ctratt::TRAFFIC_BASED_KEEP_ALIVE != 0,
+        extended_logs: identify.lpa & lpa::EXTENDED_DATA != 0,
         nvm: NvmLimits::default(),
     })
 }
@@ -136,6 +139,7 @@ fn describe(identify: &IdentifyController, config: &AssociationConfig, info: &mu
         random: identify.cirn.get(),
     });
     info.ana = identify.cmic & cmic::ANARS != 0;
+    info.ana_transition = Duration::from_secs(identify.anatt.into());
 }
 
 /// MDTS and its like: 2^n pages; 0 is no limit.

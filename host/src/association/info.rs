@@ -48,6 +48,8 @@ pub struct ControllerInfo {
     pub instance: Option<ControllerInstance>,
     /// Reports through ANA (CMIC bit 3).
     pub ana: bool,
+    /// ANATT: how long a change of how namespaces can be reached may take.
+    pub ana_transition: Duration,
 }
 
 impl ControllerInfo {
@@ -82,6 +84,7 @@ impl Default for ControllerInfo {
             command_quiesce: Duration::ZERO,
             instance: None,
             ana: false,
+            ana_transition: Duration::ZERO,
         }
     }
 }

@@ -12,6 +12,8 @@ pub(super) struct KeepAlive {
     /// CTRATT.TBKAS: the controller takes any command for a sign of life.
     pub(super) traffic_counts: bool,
     last_traffic: Duration,
+    /// When anything came from the controller.
+    last_answer: Duration,
     next: Option<Duration>,
     /// A Keep Alive that is not answered by then.
     answer_by: Option<Duration>,
@@ -27,6 +29,7 @@ impl KeepAlive {
             timeout: config.keep_alive,
             traffic_counts: false,
             last_traffic: Duration::ZERO,
+            last_answer: Duration::ZERO,
             next: None,
             answer_by: None,
             scan_again: false,
@@ -74,6 +77,11 @@ impl Association {
         self.keep_alive.last_traffic = now;
     }
 
+    /// Something came from the controller.
+    pub fn on_answer(&mut self, now: Duration) {
+        self.keep_alive.last_answer = now;
+    }
+
     /// How long the controller may still carry out commands of this association, which is lost: the time that it asks
     /// for (CQT), from when it knows of the loss, which is at the latest when its keep-alive timer expires.
     #[must_use]
@@ -93,7 +101,9 @@ impl Association {
         if self.keep_alive.next.is_none_or(|next| next > now) {
             return;
         }
-        let since_traffic = self.keep_alive.last_traffic.saturating_add(self.keep_alive.interval());
+        // A controller that does not answer is to be found out in time, whatever it is sent.
+        let both_ways = self.keep_alive.last_traffic.min(self.keep_alive.last_answer);
+        let since_traffic = both_ways.saturating_add(self.keep_alive.interval());
         if self.keep_alive.traffic_counts && since_traffic > now {
             self.keep_alive.next = Some(since_traffic);
             return;
@@ -132,6 +142,7 @@ impl Association {
         let io = self.config.purpose == Purpose::Io;
         match AsyncEvent::parse(outcome.dw0) {
             AsyncEvent::ATTACHED_NAMESPACE_ATTRIBUTE_CHANGED if io => self.request_scan(now),
+            AsyncEvent::ANA_CHANGE if io => self.request_ana(now),
             AsyncEvent::DISCOVERY_LOG_CHANGED if !io => self.request_scan(now),
             _ => self.actions.push_back(Action::Event(outcome.dw0)),
         }

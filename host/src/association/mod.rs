@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `setup` | the sequence from the admin queue's connection to ready |
 //! | `reset` | Cross-Controller Reset of a controller that was lost |
+//! | `ana` | how namespaces can be reached (ANA) |
 //! | `authentication` | DH-HMAC-CHAP, where the controller asks for it |
 //! | `namespaces` | which there are, now and after a change; the discovery log |
 //! | `keep_alive` | Keep Alive and asynchronous events |
@@ -11,6 +12,7 @@
 //! | `identify` | what Identify Controller says, and what makes a controller unusable |
 
 mod action;
+mod ana;
 mod authentication;
 mod closing;
 mod config;
@@ -27,7 +29,7 @@ mod tests;
 
 pub use action::{Action, AdminData, CommandId, Reply};
 pub use authentication::AuthenticationConfig;
-pub use config::{AssociationConfig, Impacted, Purpose};
+pub use config::{AssociationConfig, Purpose};
 pub use error::{AssociationError, Gate, QueueFailure, Rejection};
 pub use info::ControllerInfo;
 
@@ -37,11 +39,13 @@ use crate::{Namespace, Nsid, Qid};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use ana::Ana;
 use authentication::Run;
 use core::fmt;
 use core::time::Duration;
 use keep_alive::KeepAlive;
 use namespaces::Scan;
+use reset::Reset;
 use setup::Setup;
 
 /// What an association is doing.
@@ -96,10 +100,6 @@ enum Step {
     /// CSTS.RDY; between two looks, `look_at` is set.
     AwaitReady,
     IdentifyController,
-    /// Cross-Controller Reset of the controller that was lost.
-    Reset,
-    /// The log page of resets; between two looks, `look_at` is set.
-    AwaitReset,
     IdentifyNvm,
     NumberOfQueues,
     EventConfiguration,
@@ -108,6 +108,8 @@ enum Step {
     Namespace,
     Descriptors,
     IndependentNamespace,
+    /// The ANA log page.
+    Access,
     Log,
     /// Nothing: in use.
     Idle,
@@ -124,6 +126,7 @@ enum CommandRole {
     Step,
     KeepAlive,
     EventRequest,
+    Reset,
 }
 
 /// One association, from the first connection to the last. Made anew for every reconnect.
@@ -149,6 +152,8 @@ pub struct Association {
     /// The last authentication's number.
     transaction: u16,
     scan: Scan,
+    ana: Ana,
+    reset: Option<Reset>,
     keep_alive: KeepAlive,
     reader: LogReader,
     controller: ControllerInfo,
@@ -183,6 +188,8 @@ impl Association {
             concatenated: false,
             transaction: 0,
             scan: Scan::default(),
+            ana: Ana::default(),
+            reset: None,
             reader: LogReader::default(),
             controller: ControllerInfo::default(),
             namespaces: Vec::new(),
@@ -201,7 +208,12 @@ impl Association {
     /// When [`Association::on_timeout`] must be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {
-        [self.step_deadline, self.look_at, self.keep_alive.poll_timeout()].into_iter().flatten().min()
+        let reset = self.reset.as_ref().map(Reset::poll_timeout);
+        let own = [self.step_deadline, self.look_at, self.keep_alive.poll_timeout()];
+        own.into_iter()
+            .chain([self.ana.poll_timeout().filter(|_| self.state == State::Ready), reset])
+            .flatten()
+            .min()
     }
 
     /// Time has passed.
@@ -212,11 +224,10 @@ impl Association {
         }
         if due(self.look_at) {
             self.look_at = None;
-            match self.step {
-                Step::AwaitReset => self.read_reset_log(),
-                _ => self.read_status(),
-            }
+            self.read_status();
         }
+        self.on_ana_timeout(now);
+        self.on_reset_timeout(now);
         self.on_keep_alive_timeout(now);
     }
 
@@ -252,6 +263,10 @@ impl Association {
             CommandRole::KeepAlive => self.on_keep_alive(reply.outcome),
             CommandRole::EventRequest => {
                 self.on_event(now, reply.outcome);
+                Ok(())
+            }
+            CommandRole::Reset => {
+                self.on_reset(now, reply);
                 Ok(())
             }
         };
@@ -352,7 +367,6 @@ impl Association {
             | Step::IdentifyNvm
             | Step::NumberOfQueues
             | Step::EventConfiguration => self.on_setup_step(now, reply),
-            Step::Reset | Step::AwaitReset => self.on_reset_step(now, reply),
             Step::AuthenticationSend(_) | Step::AuthenticationReceive(_) => {
                 self.on_authentication_step(now, reply)
             }
@@ -362,6 +376,10 @@ impl Association {
             | Step::Descriptors
             | Step::IndependentNamespace
             | Step::Log => self.on_scan_step(now, reply),
+            Step::Access => {
+                self.on_ana_step(now, reply);
+                Ok(())
+            }
             Step::NotifyShutdown | Step::AwaitShutdown => {
                 self.on_shutdown_step(now, reply.outcome);
                 Ok(())

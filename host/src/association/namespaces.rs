@@ -23,6 +23,8 @@ pub(super) struct Scan {
     found: Vec<Namespace>,
     /// Active, but the controller could not describe them now.
     unknown: Vec<Nsid>,
+    /// It found something else than the one before.
+    changed: bool,
 }
 
 impl Association {
@@ -143,7 +145,18 @@ impl Association {
         let changed = found != self.namespaces || unknown != self.unknown_namespaces;
         self.namespaces = found;
         self.unknown_namespaces = unknown;
-        if changed || self.state != State::Ready {
+        self.scan.changed = changed;
+        // They may be in other groups now.
+        if self.controller.ana {
+            self.read_ana(now);
+        } else {
+            self.on_access_read(now);
+        }
+    }
+
+    /// How the namespaces can be reached is known: the look at them is over, if there was one.
+    pub(super) fn on_access_read(&mut self, now: Duration) {
+        if mem::take(&mut self.scan.changed) || self.state != State::Ready {
             self.on_scanned(now, Action::NamespacesChanged);
         } else {
             self.settle(now);
@@ -184,6 +197,8 @@ impl Association {
         self.step_deadline = None;
         if mem::take(&mut self.keep_alive.scan_again) {
             self.rescan(now);
+        } else if self.ana.read_again {
+            self.read_ana(now);
         } else {
             self.schedule_rescan(now);
         }

@@ -1,68 +1,81 @@
 //! Cross-Controller Reset (NVMe Base 2.3): a controller that was lost may still carry out what it was sent. It is reset
-//! through the new one, which says when nothing of it is under way any more.
+//! through this one, which says when nothing of it is under way any more.
 
-use super::{Association, AssociationError, Reply, Step};
-use crate::{admin, limits};
+use super::{Action, Association, CommandRole, Reply, State};
+use crate::{Qid, admin, limits};
 use core::time::Duration;
 use nvme_proto::admin::cross_controller_reset::{
     ControllerInstance, IMMEDIATE_RESET_SUCCESSFUL, ResetLogEntry, ResetLogHeader, ResetStatus,
 };
 use zerocopy::FromBytes;
 
+/// A reset that is under way.
+#[derive(Debug)]
+pub(super) struct Reset {
+    impacted: ControllerInstance,
+    /// The command was answered: the log page says how it goes on.
+    is_logged: bool,
+    /// When the log page is read again.
+    look_at: Option<Duration>,
+    /// When it has failed.
+    deadline: Duration,
+}
+
+impl Reset {
+    pub(super) fn poll_timeout(&self) -> Duration {
+        self.look_at.map_or(self.deadline, |at| at.min(self.deadline))
+    }
+}
+
 impl Association {
-    /// Resets the controller that was lost.
-    pub(super) fn reset_impacted(&mut self, now: Duration) -> Result<(), AssociationError> {
-        let impacted = self.impacted()?;
-        match self.controller.instance {
-            None => return Err(not_reset(impacted, "it has no Cross-Controller Reset")),
-            Some(own) if own == impacted => return Err(not_reset(impacted, "it is the same")),
-            // In another life: it has been reset since.
-            Some(own) if own.cntlid == impacted.cntlid => {
-                self.set_up_io(now);
-                return Ok(());
-            }
-            Some(_) => {}
+    /// Resets another controller of the subsystem, which was lost. [`Action::ResetEnded`] follows. `false`: it cannot, or has not ended
+    /// another one.
+    pub fn reset(&mut self, now: Duration, impacted: ControllerInstance) -> bool {
+        let Some(own) = self.controller.instance else { return false };
+        if self.state != State::Ready || self.reset.is_some() || own.cntlid == impacted.cntlid {
+            return false;
         }
-        self.send_step(now, Step::Reset, admin::cross_controller_reset(impacted));
-        // No longer than it would take without.
-        if let Some(impacted) = &self.config.impacted {
-            let until = impacted.until.max(now.saturating_add(limits::RESET_TIME_MIN));
-            self.step_deadline = Some(self.step_deadline.map_or(until, |deadline| deadline.min(until)));
-        }
-        Ok(())
+        let deadline = now.saturating_add(self.config.admin_timeout);
+        self.reset = Some(Reset { impacted, is_logged: false, look_at: None, deadline });
+        self.send(Qid(0), CommandRole::Reset, admin::cross_controller_reset(impacted));
+        true
     }
 
-    pub(super) fn on_reset_step(&mut self, now: Duration, reply: Reply<'_>) -> Result<(), AssociationError> {
-        let impacted = self.impacted()?;
-        if !reply.outcome.status.is_success() {
-            return Err(not_reset(impacted, "it refused"));
-        }
-        let status = match self.step {
-            Step::Reset if reply.outcome.dw0 & IMMEDIATE_RESET_SUCCESSFUL != 0 => ResetStatus::SUCCESSFUL,
-            Step::Reset => ResetStatus::IN_PROGRESS,
-            _ => {
-                logged(reply.data, impacted).ok_or_else(|| not_reset(impacted, "its log does not name it"))?
-            }
+    pub(super) fn on_reset(&mut self, now: Duration, reply: Reply<'_>) {
+        let Some(reset) = &mut self.reset else { return };
+        let status = if !reply.outcome.status.is_success() {
+            ResetStatus::FAILED
+        } else if reset.is_logged {
+            logged(reply.data, reset.impacted).unwrap_or(ResetStatus::FAILED)
+        } else if reply.outcome.dw0 & IMMEDIATE_RESET_SUCCESSFUL != 0 {
+            ResetStatus::SUCCESSFUL
+        } else {
+            ResetStatus::IN_PROGRESS
         };
         match status {
-            ResetStatus::SUCCESSFUL => self.set_up_io(now),
             ResetStatus::IN_PROGRESS => {
-                self.step = Step::AwaitReset;
-                self.look_again(now);
+                reset.is_logged = true;
+                reset.look_at = Some(now.saturating_add(limits::STATUS_POLL));
             }
-            _ => return Err(not_reset(impacted, "it failed")),
+            status => self.end_reset(status == ResetStatus::SUCCESSFUL),
         }
-        Ok(())
     }
 
-    pub(super) fn read_reset_log(&mut self) {
-        self.send_step_within_deadline(Step::AwaitReset, admin::reset_log());
+    pub(super) fn on_reset_timeout(&mut self, now: Duration) {
+        let Some(reset) = &mut self.reset else { return };
+        if reset.deadline <= now {
+            return self.end_reset(false);
+        }
+        if reset.look_at.take_if(|at| *at <= now).is_some() {
+            self.send(Qid(0), CommandRole::Reset, admin::reset_log());
+        }
     }
 
-    fn impacted(&self) -> Result<ControllerInstance, AssociationError> {
-        let instance = self.config.impacted.and_then(|impacted| impacted.instance);
-        let cntlid = crate::Cntlid::DYNAMIC;
-        instance.ok_or(AssociationError::NotReset { cntlid, why: "it had no Cross-Controller Reset" })
+    fn end_reset(&mut self, successful: bool) {
+        self.pending.retain(|(_, role)| *role != CommandRole::Reset);
+        if let Some(Reset { impacted, .. }) = self.reset.take() {
+            self.actions.push_back(Action::ResetEnded { impacted, successful });
+        }
     }
 }
 
@@ -74,8 +87,4 @@ fn logged(page: &[u8], impacted: ControllerInstance) -> Option<ResetStatus> {
     let of_it =
         |entry: &&ResetLogEntry| entry.icid.get() == impacted.cntlid.0 && entry.ciu == impacted.uniquifier;
     entries.rev().find(of_it).map(|entry| ResetStatus(entry.ccrs))
-}
-
-fn not_reset(impacted: ControllerInstance, why: &'static str) -> AssociationError {
-    AssociationError::NotReset { cntlid: impacted.cntlid, why }
 }

@@ -236,15 +236,6 @@ impl Association {
     fn on_identity(&mut self, now: Duration, data: &[u8]) -> Result<(), AssociationError> {
         self.setup.identity = identify::controller(data, &self.config, &mut self.controller)?;
         self.keep_alive.traffic_counts = self.setup.identity.traffic_based_keep_alive;
-        if self.config.impacted.is_some() {
-            return self.reset_impacted(now);
-        }
-        self.set_up_io(now);
-        Ok(())
-    }
-
-    /// Nothing that was sent before is under way any more.
-    pub(super) fn set_up_io(&mut self, now: Duration) {
         if self.config.purpose != Purpose::Io {
             self.configure_events(now);
         } else if self.controller.version.0 >= 2 {
@@ -252,6 +243,7 @@ impl Association {
         } else {
             self.ask_for_queues(now);
         }
+        Ok(())
     }
 
     fn ask_for_queues(&mut self, now: Duration) {
@@ -278,7 +270,7 @@ impl Association {
 
     fn configure_events(&mut self, now: Duration) {
         let wanted = match self.config.purpose {
-            Purpose::Io => notice::ATTACHED_NAMESPACE_ATTRIBUTE,
+            Purpose::Io => notice::ATTACHED_NAMESPACE_ATTRIBUTE | notice::ANA_CHANGE,
             Purpose::DiscoveryPersistent => notice::DISCOVERY_LOG_CHANGE,
             Purpose::DiscoveryOnce => 0,
         };

@@ -22,14 +22,14 @@ fn fail_until_over(recovery: &mut Recovery) -> Vec<(Duration, Decision)> {
     let mut decisions = Vec::new();
     let mut now = SECOND;
     recovery.on_lost(now, &lost());
-    recovery.on_closed(now, Duration::ZERO);
+    recovery.on_closed(now);
     for _ in 0..STEPS_MAX {
         while let Some(decision) = recovery.poll_decision() {
             decisions.push((now, decision));
             assert!(decisions.len() < STEPS_MAX, "it decides without end");
             if matches!(decision, Decision::Reconnect { .. }) {
                 recovery.on_lost(now, &lost());
-                recovery.on_closed(now, Duration::ZERO);
+                recovery.on_closed(now);
             }
         }
         let Some(next) = recovery.poll_timeout() else { return decisions };
@@ -66,15 +66,16 @@ fn fast_io_fail_does_not_end_reconnecting() {
 }
 
 #[test]
-fn nothing_is_issued_before_the_old_connection_is_closed_and_quiesced() {
+fn nothing_is_issued_before_the_old_connection_is_closed() {
     let mut recovery = ready(RecoveryPolicy::default());
     recovery.on_lost(SECOND, &lost());
     assert!(!recovery.may_issue() && recovery.may_queue());
     recovery.on_timeout(10 * SECOND);
     assert_eq!(recovery.poll_decision(), None, "its connections are not yet gone");
-    recovery.on_closed(10 * SECOND, 30 * SECOND);
-    assert_eq!(recovery.poll_timeout(), Some(40 * SECOND), "the controller has its time to quiesce");
-    recovery.on_timeout(40 * SECOND);
+    recovery.on_closed(10 * SECOND);
+    let until = recovery.poll_timeout().unwrap();
+    assert!(until <= 11 * SECOND, "{until:?}");
+    recovery.on_timeout(until);
     assert_eq!(recovery.poll_decision(), Some(Decision::Reconnect { attempt: 1 }));
     assert!(!recovery.may_issue());
     recovery.on_ready(41 * SECOND);
@@ -85,11 +86,11 @@ fn nothing_is_issued_before_the_old_connection_is_closed_and_quiesced() {
 fn permanent_error_or_first_failure_gives_up() {
     let mut recovery = ready(RecoveryPolicy::default());
     recovery.on_lost(SECOND, &AssociationError::Gate(Gate::KeepAlive));
-    recovery.on_closed(SECOND, Duration::ZERO);
+    recovery.on_closed(SECOND);
     assert_eq!(recovery.poll_decision(), Some(Decision::GiveUp));
     let mut recovery = Recovery::new(RecoveryPolicy::default(), 1, Duration::ZERO);
     recovery.on_lost(SECOND, &lost());
-    recovery.on_closed(SECOND, Duration::ZERO);
+    recovery.on_closed(SECOND);
     assert_eq!(recovery.poll_decision(), Some(Decision::GiveUp));
     assert_eq!(recovery.poll_timeout(), None);
 }
@@ -101,7 +102,7 @@ fn hanging_attempt_or_closing_is_abandoned() {
     let deadline = recovery.poll_timeout().unwrap();
     recovery.on_timeout(deadline);
     assert_eq!(recovery.poll_decision(), Some(Decision::Abandon));
-    recovery.on_closed(deadline, Duration::ZERO);
+    recovery.on_closed(deadline);
     let until = recovery.poll_timeout().unwrap();
     recovery.on_timeout(until);
     assert_eq!(recovery.poll_decision(), Some(Decision::Reconnect { attempt: 1 }));
@@ -154,11 +155,11 @@ fn refusal_of_a_controller_that_was_in_use_is_not_the_end() {
     assert!(other_secret.is_permanent());
     let mut first = Recovery::new(RecoveryPolicy::default(), 7, Duration::ZERO);
     first.on_lost(SECOND, &other_secret);
-    first.on_closed(SECOND, Duration::ZERO);
+    first.on_closed(SECOND);
     assert_eq!(first.poll_decision(), Some(Decision::GiveUp), "the first connection");
     for error in [lost(), refused, other_secret] {
         recovery.on_lost(SECOND, &error);
-        recovery.on_closed(SECOND, Duration::ZERO);
+        recovery.on_closed(SECOND);
         assert_eq!(recovery.poll_decision(), None, "{error}");
         recovery.on_timeout(recovery.poll_timeout().unwrap());
         assert!(matches!(recovery.poll_decision(), Some(Decision::Reconnect { .. })), "{error}");
@@ -175,34 +176,75 @@ fn controller_that_was_given_up_is_tried_again_on_request() {
         fail_until_over(&mut recovery);
         assert!(recovery.is_over() && !recovery.may_queue());
         let now = 100 * SECOND;
-        recovery.retry(now, 5 * SECOND);
+        recovery.retry(now);
         assert!(recovery.may_queue() && !recovery.may_issue(), "I/O waits again");
-        assert_eq!(recovery.poll_timeout(), Some(now + 5 * SECOND), "what was sent before is over then");
-        recovery.on_timeout(now + 5 * SECOND);
+        assert_eq!(recovery.poll_timeout(), Some(now), "it is tried at once");
+        recovery.on_timeout(now);
         assert_eq!(recovery.poll_decision(), Some(Decision::Reconnect { attempt: 1 }));
-        recovery.retry(now + 5 * SECOND, Duration::ZERO);
+        recovery.retry(now);
         assert_eq!(recovery.poll_decision(), None, "an attempt is under way");
         assert_eq!(recovery.on_ready(now + 6 * SECOND), Some(6 * SECOND));
         assert!(recovery.may_issue());
     }
     let mut never = Recovery::new(RecoveryPolicy::default(), 42, Duration::ZERO);
     never.on_lost(SECOND, &lost());
-    never.on_closed(SECOND, Duration::ZERO);
-    never.retry(SECOND, Duration::ZERO);
+    never.on_closed(SECOND);
+    never.retry(SECOND);
     assert!(never.is_over(), "what was never connected is not tried again");
 }
 
 #[test]
-fn taken_over_controller_is_tried_when_what_was_sent_is_over_and_given_up_in_time() {
+fn taken_over_controller_is_tried_at_once_and_given_up_in_time() {
     let policy = RecoveryPolicy { ctrl_loss_timeout: Some(60 * SECOND), ..RecoveryPolicy::default() };
-    let mut recovery = Recovery::resumed(policy, 42, SECOND, 12 * SECOND);
+    let mut recovery = Recovery::resumed(policy, 42, SECOND);
     assert!(recovery.may_queue() && !recovery.may_issue());
-    assert_eq!(recovery.poll_timeout(), Some(13 * SECOND));
-    recovery.on_timeout(13 * SECOND);
+    assert_eq!(recovery.poll_timeout(), Some(SECOND));
+    recovery.on_timeout(SECOND);
     assert_eq!(recovery.poll_decision(), Some(Decision::Reconnect { attempt: 1 }));
     recovery.on_lost(13 * SECOND, &lost());
-    recovery.on_closed(13 * SECOND, Duration::ZERO);
+    recovery.on_closed(13 * SECOND);
     assert!(!recovery.is_over(), "it was in use before, in another process");
     recovery.on_timeout(61 * SECOND);
     assert!(recovery.is_over());
+}
+
+#[test]
+fn path_is_tried_for_as_long_as_another_is_ready() {
+    let policy = RecoveryPolicy {
+        ctrl_loss_timeout: Some(60 * SECOND),
+        fast_io_fail_timeout: Some(5 * SECOND),
+        ..RecoveryPolicy::default()
+    };
+    let mut recovery = Recovery::new(policy, 1, Duration::ZERO);
+    recovery.be_one_of_several();
+    recovery.on_others(Duration::ZERO, true);
+    let mut now = SECOND;
+    while now < 600 * SECOND {
+        recovery.on_lost(now, &lost());
+        recovery.on_closed(now);
+        assert!(recovery.failed_at_first());
+        now = recovery.poll_timeout().unwrap();
+        recovery.on_timeout(now);
+        assert!(matches!(recovery.poll_decision(), Some(Decision::Reconnect { .. })), "{now:?}");
+        assert!(recovery.may_queue());
+    }
+    // The last other one is lost: it is tried soon, and the times count from now.
+    recovery.on_lost(now, &lost());
+    recovery.on_closed(now);
+    recovery.on_others(now, false);
+    let alone = now;
+    assert!(recovery.poll_timeout().unwrap() <= now + policy.reconnect_delay);
+    let decisions = loop {
+        now = recovery.poll_timeout().unwrap();
+        recovery.on_timeout(now);
+        match recovery.poll_decision() {
+            Some(Decision::Reconnect { .. }) => {
+                recovery.on_lost(now, &lost());
+                recovery.on_closed(now);
+            }
+            Some(Decision::FailIo) => assert_eq!(now, alone + 5 * SECOND),
+            other => break other,
+        }
+    };
+    assert_eq!((now, decisions), (alone + 60 * SECOND, Some(Decision::GiveUp)));
 }

@@ -1,5 +1,6 @@
 //! What a driver is made with, and why it may not start.
 
+use super::policy::{PATHS_MAX, PathPolicy};
 use crate::options::{AddressSource, SecretsSource};
 use crate::transport::{Transport, TransportError};
 use core::time::Duration;
@@ -28,10 +29,25 @@ pub struct DriverConfig {
     pub recovery: RecoveryPolicy,
     /// How long an I/O command may take before its connection is given up.
     pub io_timeout: Duration,
+    /// Which path an operation goes to, where there are several.
+    pub policy: PathPolicy,
     /// Operations at once, waiting or in flight.
     pub operations: u32,
     /// For the jitter of reconnects: anything that differs between hosts.
     pub seed: u64,
+}
+
+/// What another path has of its own.
+#[derive(Debug, Clone)]
+pub struct Route {
+    /// Where the controller listens.
+    pub address: SocketAddr,
+    /// Where the address is read again before each reconnect; `None`: it stays the same.
+    pub address_source: Option<AddressSource>,
+    /// From which of our addresses to connect.
+    pub source: Option<SocketAddr>,
+    /// How long the set-up of one queue's connection may take.
+    pub connect_timeout: Duration,
 }
 
 impl DriverConfig {
@@ -50,4 +66,7 @@ pub enum StartError {
     /// The transport lacks a resource.
     #[error("the transport refused: {0}")]
     Transport(#[from] TransportError),
+    /// There are as many paths as there may be.
+    #[error("one connection has at most {PATHS_MAX} paths")]
+    TooManyPaths,
 }

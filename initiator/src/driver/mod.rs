@@ -1,70 +1,83 @@
-//! One remote controller: its association, its queues, its operations, through losses and reconnects.
+//! One subsystem's namespaces, over one path or several, through losses and reconnects.
 //!
 //! | file | what it does |
 //! |---|---|
 //! | `mod` | what goes in and out; [`Driver::turn`] |
 //! | `config` | what a driver is made with |
-//! | `link` | queues: opened, connected, closed; a transport whose device is lost, replaced |
-//! | `queue` | the commands in flight on one queue |
-//! | `admin` | admin and Fabrics commands |
-//! | `authentication` | what is computed for an authentication, and the key for TLS that it makes |
-//! | `disks` | namespaces, pinned to the disks that they were |
-//! | `operation` | block operations: issued part by part, finished, issued again after a loss |
+//! | `path` | one association with a controller: its transport, its queues, its recovery |
+//! | `paths` | paths: added, ready, lost; what is told of them |
+//! | `heads` | namespaces, pinned to the disks that they were, and the paths that lead to each |
+//! | `policy` | which of these an operation goes to |
+//! | `operation` | block operations: waiting, in flight, ended |
+//! | `issue` | block operations: given to paths, issued part by part, issued again |
+//! | `fence` | what a controller that was lost may still carry out |
+//! | `admin` | admin commands and raw commands of the user's |
+//! | `descriptor` | one descriptor to sleep on |
 //!
 //! The driver has no thread, no clock and makes no system call of its own (but what an authentication is to compute, it gives to a
-//! thread): whoever drives a [`crate::Connection`] runs
+//! thread, and several paths share a descriptor): whoever drives a [`crate::Connection`] runs
 //! [`Driver::turn`], and so does a simulator under virtual time.
 
 mod admin;
-mod authentication;
 mod config;
-mod disks;
-mod link;
+mod descriptor;
+mod fence;
+mod heads;
+mod issue;
 mod operation;
-mod queue;
+mod path;
+mod paths;
+mod policy;
 #[cfg(test)]
 pub(crate) mod tests;
 
 pub use admin::AdminReply;
-pub use config::{DriverConfig, StartError};
+pub use config::{DriverConfig, Route, StartError};
+pub use fence::Impacted;
+pub use paths::PathStatus;
+pub use policy::{PATHS_MAX, PathPolicy};
 
 use crate::ConnectionState;
-use crate::transport::{Arrival, Transport, TransportError};
-use admin::{AdminCommands, KeyRefused};
-use authentication::Computing;
+use crate::transport::{Transport, TransportError};
+use admin::AdminCommands;
 use core::time::Duration;
-use disks::Disks;
-use link::{Fence, IoEnd};
-use nvme_proto::{Nsid, Qid, Status};
-use nvmf_block::{BlockError, BlockOp, Completion as BlockCompletion, Full, RegionId, Tag};
-use nvmf_host::admin::AdminCommand;
-use nvmf_host::{
-    Action, Association, AssociationError, Decision, Fate, Impacted, Mismatch, Outcome, Recovery,
-};
+use descriptor::Descriptor;
+use fence::Fences;
+use heads::Heads;
+use nvme_proto::Nsid;
+use nvmf_auth::host::Secrets;
+use nvmf_block::{BlockOp, Completion as BlockCompletion, Full, RegionId, Tag};
+use nvmf_host::{Association, AssociationError, Mismatch};
 use nvmf_memory::Memory;
 use operation::Operations;
-use queue::{Finished, Owner, Queue};
+use path::Path;
+use policy::{Chooser, PathSet};
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 
-/// Connection events taken in one turn.
-const EVENTS_AT_ONCE: usize = 16;
-/// Time between two scans of the namespaces that a status causes.
-const DOUBT_INTERVAL: Duration = Duration::from_secs(1);
-
-/// What happens to a driver.
+/// What happens to a driver. Paths are named by number, in the order in which they were added.
 #[derive(Debug)]
 pub enum DriverEvent {
-    /// Connected: [`Driver::association`] tells the rest.
+    /// Connected: [`Driver::association`] tells the rest. With several paths: the first of them is, and none was.
     Ready {
         /// How long the controller was away; `None` for the first connection.
         after: Option<Duration>,
     },
-    /// Namespaces came, went or changed.
+    /// Namespaces came, went or changed, or how they can be reached.
     NamespacesChanged,
-    /// The association was in use and is lost; a reconnect follows, unless [`DriverEvent::GaveUp`] does.
+    /// The association was in use and is lost; a reconnect follows, unless [`DriverEvent::GaveUp`] does. With several paths: that
+    /// of the last one that was in use.
     Lost(AssociationError),
-    /// An attempt to connect, for the first time or again, failed; what follows is the same.
+    /// An attempt to connect, for the first time or again, failed; what follows is the same. With several paths: none is in use.
     AttemptFailed(AssociationError),
+    /// Another path is connected.
+    PathReady(usize, Option<Duration>),
+    /// A path is lost, while others are in use.
+    PathLost(usize, AssociationError),
+    /// An attempt to connect a path failed, while others are in use.
+    PathFailed(usize, AssociationError),
+    /// A path shows another disk as a namespace in use, and gets nothing of its I/O; others show the right one.
+    PathForeign(usize, Nsid, Mismatch),
     /// A namespace in use is not the disk that was opened: its operations wait.
     Foreign(Nsid, Mismatch),
     /// The disk that was opened is there again.
@@ -79,44 +92,31 @@ pub enum DriverEvent {
     Closed,
 }
 
-struct Region<R> {
-    memory: Memory,
-    region: R,
-}
-
-/// One remote controller.
+/// One remote subsystem.
 pub struct Driver<T: Transport> {
-    transport: T,
-    config: DriverConfig,
-    association: Option<Association>,
-    recovery: Recovery,
-    /// By qid.
-    queues: Vec<Option<Queue>>,
+    /// At least one.
+    paths: Vec<Path<T>>,
     /// By region.
-    regions: Vec<Option<Region<T::Region>>>,
+    regions: Vec<Option<Memory>>,
     operations: Operations,
-    disks: Disks,
+    heads: Heads,
+    fences: Fences,
     admin: AdminCommands,
-    key_refused: Option<KeyRefused>,
-    computing: Option<Computing>,
+    descriptor: Descriptor,
     /// When Invalid Field may next cause a scan of the namespaces.
     next_doubt: Duration,
     events: VecDeque<DriverEvent>,
-    /// The I/O queue that was used last, by kind of operation.
-    rounds: [usize; 2],
-    closing: bool,
-    /// The association ended from the controller's side, so that the controller knows of it.
-    ended_by_controller: bool,
-    /// The controller ended an I/O queue: whether it ended all of them will be seen.
-    io_end: Option<IoEnd>,
-    /// What was sent to a controller that was lost may still be carried out.
-    fence: Option<Fence>,
-    /// An admin command of the user's was in flight when the association ended.
-    admin_lost: bool,
+    /// Paths that are authenticating again.
+    authenticating: usize,
+    /// The paths that are in use, as was told.
+    in_use: PathSet,
+    was_ready: bool,
+    /// Every path was given up.
+    gave_up: bool,
     shut: bool,
-    factory: Option<Factory<T>>,
-    /// How often the transport was replaced.
-    replaced: u32,
+    closed: bool,
+    /// Another process used its controllers before.
+    resumed: bool,
 }
 
 /// Makes a transport anew after the device of the last one is gone.
@@ -127,87 +127,83 @@ impl<T: Transport> Driver<T> {
     ///
     /// # Errors
     /// When the configuration cannot be, or the transport lacks a resource.
-    pub fn new(mut transport: T, mut config: DriverConfig, now: Duration) -> Result<Self, StartError> {
-        config.association.transport = transport.kind();
-        let association = Association::new(config.association.clone(), now)?;
-        config.prepare(&mut transport)?;
-        let recovery = Recovery::new(config.recovery, config.seed, now);
-        let mut driver = Self { association: Some(association), ..Self::idle(transport, config, recovery) };
+    pub fn new(transport: T, config: DriverConfig, now: Duration) -> Result<Self, StartError> {
+        let mut driver = Self::over(Path::new(transport, config, now)?);
         driver.act(now);
         Ok(driver)
     }
 
-    /// Takes over a controller that another process of this host used until it ended, as after a loss: operations wait for the
-    /// controller, and nothing is issued before what that process had sent is over, if it had sent anything.
+    /// Takes over what another process of this host used until it ended, as after a loss: operations wait for the controller, and
+    /// nothing is changed before what that process had sent to these controllers is over. Paths that are added are taken over, too.
     ///
     /// # Errors
     /// As [`Driver::new`].
     pub fn resume(
-        mut transport: T,
-        mut config: DriverConfig,
-        impacted: Option<Impacted>,
+        transport: T,
+        config: DriverConfig,
+        impacted: &[Impacted],
         now: Duration,
     ) -> Result<Self, StartError> {
-        config.association.transport = transport.kind();
-        // Made anew for each attempt; here, only what is wrong with it is asked.
-        Association::new(config.association.clone(), now)?;
-        config.prepare(&mut transport)?;
-        let fence = impacted.map(Fence::new);
-        let quiesce = fence.as_ref().map_or(Duration::ZERO, |fence| fence.pause(now));
-        let recovery = Recovery::resumed(config.recovery, config.seed, now, quiesce);
-        Ok(Self { fence, ..Self::idle(transport, config, recovery) })
+        let mut driver = Self::over(Path::resumed(transport, config, now)?);
+        (driver.resumed, driver.was_ready) = (true, true);
+        driver.fences.resume(now, impacted);
+        Ok(driver)
     }
 
-    fn idle(transport: T, config: DriverConfig, recovery: Recovery) -> Self {
+    fn over(path: Path<T>) -> Self {
+        let config = &path.config;
+        let chooser = Chooser::new(config.policy);
+        let mut operations = Operations::new(config.operations, config.write_queues > 0, chooser);
+        operations.add_path();
         Self {
-            transport,
-            recovery,
-            association: None,
-            queues: Vec::new(),
+            paths: vec![path],
             regions: Vec::new(),
-            operations: Operations::new(config.operations, config.write_queues > 0),
-            disks: Disks::default(),
+            operations,
+            heads: Heads::default(),
+            fences: Fences::default(),
             admin: AdminCommands::default(),
-            key_refused: None,
-            computing: None,
+            descriptor: Descriptor::default(),
             next_doubt: Duration::ZERO,
             events: VecDeque::new(),
-            rounds: [0; 2],
-            closing: false,
-            ended_by_controller: false,
-            io_end: None,
-            fence: None,
-            admin_lost: false,
+            authenticating: 0,
+            in_use: PathSet::default(),
+            was_ready: false,
+            gave_up: false,
             shut: false,
-            factory: None,
-            replaced: 0,
-            config,
+            closed: false,
+            resumed: false,
         }
     }
 
-    /// The association, when there is one.
+    /// The association of the first path that is ready, or else of the first that has one.
     #[must_use]
     pub fn association(&self) -> Option<&Association> {
-        self.association.as_ref()
+        let ready = self.paths.iter().find(|path| path.is_ready());
+        ready
+            .and_then(|path| path.association.as_ref())
+            .or_else(|| self.paths.iter().find_map(|path| path.association.as_ref()))
     }
 
-    /// Has the transport replaced when its device is lost. Without this, every reconnect fails from then on.
+    /// Has the transport of the first path replaced when its device is lost. Without this, every reconnect fails from then on.
     pub fn set_factory(&mut self, factory: Factory<T>) {
-        self.factory = Some(factory);
+        self.paths[0].set_factory(factory);
     }
 
-    /// How often the transport was replaced. Each has another descriptor.
+    /// How often [`Driver::fd`] was replaced: each has another descriptor.
     #[must_use]
     pub fn replaced(&self) -> u32 {
-        self.replaced
+        match &self.paths[..] {
+            [path] => path.replaced,
+            _ => 0,
+        }
     }
 
     /// The state of the connection.
     #[must_use]
     pub fn state(&self) -> ConnectionState {
-        if self.recovery.is_over() {
+        if self.paths.iter().all(|path| path.recovery.is_over()) {
             ConnectionState::Lost
-        } else if !self.recovery.may_issue() {
+        } else if !self.paths.iter().any(Path::is_ready) {
             ConnectionState::Connecting
         } else if self.foreign().next().is_some() {
             ConnectionState::Foreign
@@ -216,15 +212,27 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// The transport: its descriptor, its deadlines.
+    /// The transport of the first path.
     #[must_use]
     pub fn transport(&self) -> &T {
-        &self.transport
+        &self.paths[0].transport
     }
 
-    /// The transport, to arm.
+    /// The transport of the first path.
     pub fn transport_mut(&mut self) -> &mut T {
-        &mut self.transport
+        &mut self.paths[0].transport
+    }
+
+    /// Has [`Driver::fd`] become readable at what comes next; `false` when there is something to poll already.
+    pub fn arm(&mut self) -> bool {
+        let watched = self.descriptor.watch(&self.paths);
+        self.paths.iter_mut().fold(watched, |armed, path| path.transport.arm() && armed)
+    }
+
+    /// The descriptor to sleep on; `None` in virtual time.
+    #[must_use]
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.descriptor.fd(&self.paths)
     }
 
     /// Makes memory usable in operations, under a number of the caller's choice.
@@ -232,21 +240,31 @@ impl<T: Transport> Driver<T> {
     /// # Errors
     /// What the transport says.
     pub fn register(&mut self, id: RegionId, memory: &Memory) -> Result<(), TransportError> {
-        let region = self.transport.register(memory)?;
+        for number in 0..self.paths.len() {
+            if let Err(error) = self.paths[number].register(id, memory) {
+                self.deregister(id);
+                return Err(error);
+            }
+        }
         let index = usize::from(id.0);
         if self.regions.len() <= index {
             self.regions.resize_with(index + 1, || None);
         }
-        self.deregister(id);
-        self.regions[index] = Some(Region { memory: memory.clone(), region });
+        self.regions[index] = Some(memory.clone());
         Ok(())
     }
 
     /// Ends a registration. No operation may be in flight on it.
     pub fn deregister(&mut self, id: RegionId) {
-        if let Some(region) = self.regions.get_mut(usize::from(id.0)).and_then(Option::take) {
-            self.transport.deregister(region.region);
+        self.paths.iter_mut().for_each(|path| path.deregister(id));
+        if let Some(region) = self.regions.get_mut(usize::from(id.0)) {
+            *region = None;
         }
+    }
+
+    /// New operations may wait for a path.
+    fn may_queue(&self) -> bool {
+        !self.shut && self.paths.iter().any(|path| path.recovery.may_queue())
     }
 
     /// Takes a block operation on a namespace. It waits while there is no connection.
@@ -254,14 +272,18 @@ impl<T: Transport> Driver<T> {
     /// # Errors
     /// [`Full`]: nothing was taken.
     pub fn submit(&mut self, tag: Tag, nsid: Nsid, op: BlockOp) -> Result<(), Full> {
-        self.use_disk(nsid);
-        self.operations.submit(tag, nsid, op, self.recovery.may_queue() && !self.shut)
+        let admission = self.use_head(nsid);
+        let may_queue = self.may_queue();
+        if let Some(index) = self.operations.submit(tag, nsid, op, may_queue)? {
+            self.route(index, admission);
+        }
+        Ok(())
     }
 
     /// Sends what was submitted, as far as the queues have room.
     pub fn flush(&mut self, now: Duration) {
         self.issue(now);
-        self.transport.flush();
+        self.paths.iter_mut().for_each(|path| path.transport.flush());
     }
 
     /// The operations that have ended, up to the capacity left.
@@ -274,41 +296,41 @@ impl<T: Transport> Driver<T> {
         self.events.pop_front()
     }
 
-    /// Ends it in order: the controller is shut down, the queues are closed. [`DriverEvent::Closed`] follows.
+    /// Authenticates every queue again, with these secrets from now on. [`DriverEvent::AuthenticatedAgain`] follows, or
+    /// the association is lost. Nothing happens, and `false` is returned, where the controller did not ask for
+    /// authentication, or while something else is under way. Where an authentication has made the key for TLS, the Admin
+    /// queue alone is authenticated; connections that are there keep their key.
+    pub fn authenticate_again(&mut self, now: Duration, secrets: &Secrets) -> bool {
+        let begun = self.paths.iter_mut().map(|path| path.authenticate_again(now, secrets.clone()));
+        let begun = begun.filter(|begun| *begun).count();
+        self.authenticating += begun;
+        self.act(now);
+        begun > 0
+    }
+
+    /// Ends it in order: the controllers are shut down, the queues are closed. [`DriverEvent::Closed`] follows.
     pub fn shutdown(&mut self, now: Duration) {
         if core::mem::replace(&mut self.shut, true) {
             return;
         }
-        match &mut self.association {
-            Some(association) => association.shutdown(now),
-            None => {
-                self.recovery.stop();
-                self.operations.fail_waiting(BlockError::Gone);
-                self.events.push_back(DriverEvent::Closed);
-            }
-        }
+        self.paths.iter_mut().for_each(|path| path.shutdown(now));
         self.act(now);
     }
 
-    /// Connects again as soon as that is safe, also to a controller that was given up. Nothing changes while it is in use, or after
-    /// [`Driver::shutdown`].
+    /// Connects every path again at once, also those that were given up. Nothing changes for a path that is in use, before the
+    /// first connection, or after [`Driver::shutdown`].
     pub fn retry(&mut self, now: Duration) {
-        if !self.shut {
-            self.recovery.retry(now, self.time_to_fence(now));
+        if self.was_ready && !self.shut {
+            self.gave_up = false;
+            self.paths.iter_mut().for_each(|path| path.recovery.retry(now));
         }
     }
 
     /// When [`Driver::turn`] must be called again even if nothing arrives.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {
-        let queues = self.queues.iter().flatten().filter_map(Queue::poll_timeout).min();
-        let association = self.association.as_ref().and_then(Association::poll_timeout);
-        let waiting = self.operations.poll_timeout();
-        let key = self.key_refused.map(KeyRefused::poll_timeout);
-        let (recovery, transport) = (self.recovery.poll_timeout(), self.transport.poll_timeout());
-        let io_end = self.io_end.as_ref().map(|end| end.until);
-        let computing = self.computing.as_ref().map(|computing| computing.look_at);
-        [queues, association, recovery, transport, waiting, key, self.disks.poll_timeout(), io_end, computing]
+        let paths = self.paths.iter().filter_map(Path::poll_timeout).min();
+        [paths, self.operations.poll_timeout(), self.heads.poll_timeout(), self.fences.poll_timeout()]
             .into_iter()
             .flatten()
             .min()
@@ -316,165 +338,32 @@ impl<T: Transport> Driver<T> {
 
     /// Does everything that there is to do now. `true` when something was done: there may be more at once.
     pub fn turn(&mut self, now: Duration) -> bool {
-        let mut worked = self.poll_arrivals(now);
-        worked |= self.poll_connections(now);
-        worked |= self.poll_computed(now);
+        let mut worked = false;
+        for number in 0..self.paths.len() {
+            worked |= self.paths[number].poll_arrivals(now);
+            while let Some((index, outcome)) = self.paths[number].next_part(now) {
+                self.on_part(now, number, index, outcome);
+            }
+            worked |= self.paths[number].turn(now);
+        }
         self.poll_timers(now);
         self.act(now);
-        self.issue_own(now);
+        self.paths.iter_mut().for_each(|path| path.issue_own(now));
         self.issue(now);
-        self.transport.flush();
+        self.paths.iter_mut().for_each(|path| path.transport.flush());
         worked
-    }
-
-    fn poll_arrivals(&mut self, now: Duration) -> bool {
-        let worked = self.transport.poll();
-        while let Some(arrival) = self.transport.next_arrival() {
-            let (qid, finished) = match arrival {
-                Arrival::Response(qid, response, invalidated) => {
-                    let Some(Some(queue)) = self.queues.get_mut(usize::from(qid.0)) else { continue };
-                    (qid, queue.on_response(&mut self.transport, &response, invalidated))
-                }
-                Arrival::Released(qid, slot) => {
-                    let Some(Some(queue)) = self.queues.get_mut(usize::from(qid.0)) else { continue };
-                    (qid, Ok(queue.on_released(slot)))
-                }
-                Arrival::Violation(violation) => (Qid(0), Err(violation)),
-            };
-            match finished {
-                Ok(Some(finished)) => self.on_finished(now, qid, &finished),
-                Ok(None) => {}
-                Err(violation) => {
-                    if let Some(association) = &mut self.association {
-                        association.on_violation(now, violation);
-                    }
-                }
-            }
-        }
-        worked
-    }
-
-    fn on_finished(&mut self, now: Duration, qid: Qid, finished: &Finished) {
-        match finished.owner {
-            Owner::Operation(index) => {
-                self.on_part(now, index, finished.outcome);
-            }
-            Owner::Association(id) => self.on_association_reply(now, id, qid, finished),
-            Owner::Admin(number) => self.on_user_reply(number, qid, finished),
-        }
-    }
-
-    fn on_part(&mut self, now: Duration, index: u32, outcome: Outcome) {
-        let status = outcome.status;
-        // The standard's status for a namespace that is not active any more, and for much else: a scan tells which it is.
-        let doubt = status.is(Status::INVALID_FIELD) && self.next_doubt <= now;
-        if doubt && let Some(association) = &mut self.association {
-            self.next_doubt = now.saturating_add(DOUBT_INTERVAL);
-            association.scan(now);
-        }
-        let asked = self.association.as_ref().map(|a| a.controller().retry_delay(status));
-        let recovery = &self.recovery;
-        self.operations.on_part(now, index, outcome, |begun, waited| {
-            if doubt {
-                return Fate::Requeue(Duration::ZERO);
-            }
-            recovery.fate_of_failed(status, begun, waited, asked.unwrap_or_default())
-        });
     }
 
     fn poll_timers(&mut self, now: Duration) {
         let due = |at: Option<Duration>| at.is_some_and(|at| at <= now);
-        for index in 0..self.queues.len() {
-            let Some(queue) = &mut self.queues[index] else { continue };
-            if due(queue.poll_timeout())
-                && queue.expired(now)
-                && let Some(association) = &mut self.association
-            {
-                association.on_command_timeout(now, queue.qid);
-            }
-        }
-        if let Some(end) = self.io_end.take_if(|end| end.until <= now) {
-            self.on_lost(now, end.qid, &end.cause, false);
-        }
-        if let Some(association) = &mut self.association
-            && due(association.poll_timeout())
-        {
-            association.on_timeout(now);
-        }
-        if due(self.recovery.poll_timeout()) {
-            self.recovery.on_timeout(now);
-        }
-        if due(self.disks.poll_timeout()) {
+        if due(self.heads.poll_timeout()) {
             self.fail_blocked(now);
         }
         if due(self.operations.poll_timeout()) {
             self.operations.on_timeout(now);
         }
-    }
-
-    /// Does what the association and the recovery want, until they want no more.
-    fn act(&mut self, now: Duration) {
-        loop {
-            if let Some(action) = self.association.as_mut().and_then(Association::poll_action) {
-                self.on_action(now, action);
-            } else if let Some(decision) = self.recovery.poll_decision() {
-                self.on_decision(now, decision);
-            } else {
-                return;
-            }
-        }
-    }
-
-    fn on_action(&mut self, now: Duration, action: Action) {
-        match action {
-            Action::OpenQueue { qid, private_data, entries, .. } => {
-                self.open_queue(now, qid, &private_data, entries)
-            }
-            Action::Send { qid, id, command, data } => {
-                self.send_own(now, qid.0.into(), id, AdminCommand { command, data });
-            }
-            Action::Ready => {
-                self.on_ready();
-                let after = self.recovery.on_ready(now);
-                self.events.push_back(DriverEvent::Ready { after });
-                self.check_disks(now, after.is_some());
-            }
-            Action::NamespacesChanged => {
-                self.events.push_back(DriverEvent::NamespacesChanged);
-                self.check_disks(now, false);
-            }
-            Action::Authenticate(task) => self.authenticate(now, task),
-            Action::AuthenticatedAgain => self.events.push_back(DriverEvent::AuthenticatedAgain),
-            Action::Secure { key, qid } => self.secure(now, &key, qid),
-            Action::DiscoveryLogChanged | Action::Event(_) => {}
-            Action::Failed(error) => {
-                let was_ready = self.recovery.may_issue();
-                self.recovery.on_lost(now, &error);
-                self.on_failed(&error);
-                self.events.push_back(if was_ready {
-                    DriverEvent::Lost(error)
-                } else {
-                    DriverEvent::AttemptFailed(error)
-                });
-            }
-            Action::CloseQueues => self.close_queues(now),
-            Action::Closed => self.on_closed(now),
-        }
-    }
-
-    fn on_decision(&mut self, now: Duration, decision: Decision) {
-        match decision {
-            Decision::Reconnect { .. } => self.reconnect(now),
-            Decision::Abandon => {
-                self.destroy_queues();
-                self.on_closed(now);
-            }
-            Decision::FailIo => self.operations.fail_waiting(BlockError::Gone),
-            Decision::GiveUp => {
-                self.operations.fail_waiting(BlockError::Gone);
-                self.fail_admin();
-                self.events.push_back(DriverEvent::GaveUp);
-            }
+        if due(self.fences.poll_timeout()) {
+            self.on_fence_timeout(now);
         }
     }
 }

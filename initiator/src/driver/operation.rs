@@ -1,90 +1,114 @@
-//! Block operations: issued part by part, finished, issued again after a loss.
+//! Block operations: what waits for a path, for room, for a time; what is in flight, and how it ends.
 
-use super::Driver;
-use super::disks::Admission;
-use super::queue::Owner;
-use crate::transport::{Data, Payload, Transport};
+use super::policy::Chooser;
 use core::time::Duration;
 use nvme_proto::Nsid;
-use nvmf_block::{BlockError, BlockOp, Buffer, Completion, Full, Tag};
-use nvmf_host::io::{PartData, Parts};
-use nvmf_host::{Association, Fate, Outcome, Recovery};
+use nvmf_block::{BlockError, BlockOp, BlockRange, Completion, Full, Tag};
+use nvmf_host::Fate;
+use nvmf_host::io::Parts;
 use std::collections::VecDeque;
 
 /// An operation, waiting or in flight.
 #[derive(Debug)]
-struct Operation {
+pub(super) struct Operation {
     tag: Tag,
-    nsid: Nsid,
-    op: BlockOp,
+    pub(super) nsid: Nsid,
+    pub(super) op: BlockOp,
     /// Which I/O queues it goes to: [`READS`], [`OTHERS`].
     kind: usize,
+    /// The path that it was given to: all its parts go there.
+    pub(super) path: Option<usize>,
+    /// A path that failed it in a way that another may not.
+    pub(super) avoid: Option<usize>,
     /// The parts that are still to be issued; `None` before the first.
-    parts: Option<Parts>,
+    pub(super) parts: Option<Parts>,
     /// Parts in flight.
-    outstanding: u32,
-    /// How often it was begun.
-    begun: u8,
-    error: Option<BlockError>,
+    pub(super) outstanding: u32,
+    /// How often it was begun, and when last.
+    pub(super) begun: u8,
+    pub(super) begun_at: Duration,
+    pub(super) error: Option<BlockError>,
     /// A part failed in a way that another try may mend.
-    again: bool,
+    pub(super) again: bool,
     /// Not before then.
     not_before: Option<Duration>,
     /// When a part of it first failed.
     failed_at: Option<Duration>,
-    /// It stands in the queue of those that have something to issue.
-    queued: bool,
+    /// It stands in the queue of those that have something to issue, or to be given to a path.
+    pub(super) queued: bool,
     /// It stands among those that wait.
     waits: bool,
 }
 
 /// Kinds of operations, by the I/O queues that they go to: reads, or all where none are apart; everything but reads.
-const READS: usize = 0;
+pub(super) const READS: usize = 0;
 pub(super) const OTHERS: usize = 1;
 
 /// What an operation waits for that is not room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wait {
+pub(super) enum Wait {
     /// The time at which it may be issued again.
     Until(Duration),
-    /// The disk that was opened.
-    Disk,
+    /// A path to the disk that was opened.
+    Path,
+    /// Blocks that it changes are fenced.
+    Fence,
 }
+
+/// Operations that have something to issue on one path, by kind of I/O queue; each issues one part in its turn, so that a
+/// long one does not hold up the short.
+type Ready = [VecDeque<u32>; 2];
 
 /// Every operation of a driver. Sized once.
 #[derive(Debug)]
 pub(super) struct Operations {
     all: Vec<Option<Operation>>,
     free: Vec<u32>,
-    /// Those that have something to issue, by kind of I/O queue; each issues one part in its turn, so that a long one does
-    /// not hold up the short.
-    queues: [VecDeque<u32>; 2],
+    /// By path.
+    pub(super) ready: Vec<Ready>,
+    /// Those that are to be given to a path.
+    unrouted: VecDeque<u32>,
+    pub(super) chooser: Chooser,
     /// Reads have I/O queues of their own.
     reads_apart: bool,
-    /// Those that wait before they stand in the queue again.
+    /// Those that wait before they are given to a path again.
     waiting: Vec<(u32, Wait)>,
     done: VecDeque<Completion>,
 }
 
 impl Operations {
-    pub(super) fn new(count: u32, reads_apart: bool) -> Self {
+    pub(super) fn new(count: u32, reads_apart: bool, chooser: Chooser) -> Self {
         Self {
             all: (0..count).map(|_| None).collect(),
             free: (0..count).rev().collect(),
-            queues: [(); 2].map(|()| VecDeque::with_capacity(count as usize)),
+            ready: Vec::new(),
+            unrouted: VecDeque::with_capacity(count as usize),
+            chooser,
             reads_apart,
             waiting: Vec::with_capacity(count as usize),
             done: VecDeque::with_capacity(count as usize),
         }
     }
 
-    pub(super) fn submit(&mut self, tag: Tag, nsid: Nsid, op: BlockOp, may_queue: bool) -> Result<(), Full> {
+    pub(super) fn add_path(&mut self) {
+        self.ready.push([(); 2].map(|()| VecDeque::with_capacity(self.all.len())));
+        self.chooser.add_path();
+    }
+
+    /// Takes an operation, which is to be given to a path. `None`: it has ended at once.
+    pub(super) fn submit(
+        &mut self,
+        tag: Tag,
+        nsid: Nsid,
+        op: BlockOp,
+        may_queue: bool,
+    ) -> Result<Option<u32>, Full> {
         if self.done.len() >= self.all.len() {
             return Err(Full);
         }
         if !may_queue {
             self.done.push_back(Completion { tag, result: Err(BlockError::Gone) });
-            return Ok(());
+            return Ok(None);
         }
         let index = self.free.pop().ok_or(Full)?;
         let operation = Operation {
@@ -92,19 +116,21 @@ impl Operations {
             nsid,
             op,
             kind: if self.reads_apart && !matches!(op, BlockOp::Read { .. }) { OTHERS } else { READS },
+            path: None,
+            avoid: None,
             parts: None,
             outstanding: 0,
             begun: 0,
+            begun_at: Duration::ZERO,
             error: None,
             again: false,
             not_before: None,
             failed_at: None,
-            queued: true,
+            queued: false,
             waits: false,
         };
-        self.queues[operation.kind].push_back(index);
         self.all[index as usize] = Some(operation);
-        Ok(())
+        Ok(Some(index))
     }
 
     pub(super) fn poll(&mut self, completions: &mut Vec<Completion>) {
@@ -115,38 +141,97 @@ impl Operations {
         }
     }
 
-    fn get(&mut self, index: u32) -> Option<&mut Operation> {
+    pub(super) fn get(&mut self, index: u32) -> Option<&mut Operation> {
         self.all[index as usize].as_mut()
     }
 
-    /// A part in flight has ended; `fate` says what becomes of one that failed, given how often it was begun and how long ago it
+    /// The next operation to give to a path.
+    pub(super) fn pop_unrouted(&mut self) -> Option<u32> {
+        let index = self.unrouted.pop_front()?;
+        if let Some(operation) = self.get(index) {
+            operation.queued = false;
+        }
+        Some(index)
+    }
+
+    pub(super) fn has_unrouted(&self) -> bool {
+        !self.unrouted.is_empty()
+    }
+
+    /// Gives an operation that has nothing in flight to a path.
+    pub(super) fn route(&mut self, index: u32, path: usize) {
+        let Some(operation) = self.all[index as usize].as_mut() else { return };
+        operation.path = Some(path);
+        operation.queued = true;
+        self.ready[path][operation.kind].push_back(index);
+        self.chooser.on_begin(path);
+    }
+
+    /// Takes an operation from its path. It stands in no queue.
+    fn unbind(&mut self, index: u32) {
+        if let Some(path) = self.get(index).and_then(|operation| operation.path.take()) {
+            self.chooser.on_end(path);
+        }
+    }
+
+    /// Takes the operation at the head of its path's queue out.
+    pub(super) fn pop_ready(&mut self, path: usize, index: u32) {
+        let Some(operation) = self.all[index as usize].as_mut() else { return };
+        operation.queued = false;
+        self.ready[path][operation.kind].pop_front();
+    }
+
+    /// A part was sent; `more` are left. It goes to the end of its path's queue, or leaves it.
+    pub(super) fn on_part_sent(&mut self, path: usize, index: u32, parts: Parts) {
+        let Some(operation) = self.all[index as usize].as_mut() else { return };
+        operation.outstanding += 1;
+        operation.queued = parts.remaining() > 0;
+        operation.parts = Some(parts);
+        let ready = &mut self.ready[path][operation.kind];
+        ready.pop_front();
+        if operation.queued {
+            ready.push_back(index);
+        }
+    }
+
+    /// A part in flight has ended well.
+    pub(super) fn on_part_done(&mut self, now: Duration, index: u32) {
+        let Some(operation) = self.all[index as usize].as_mut() else { return };
+        operation.outstanding -= 1;
+        if self.chooser.measures()
+            && let (Some(path), 0) = (operation.path, operation.outstanding)
+        {
+            self.chooser.on_measured(path, now.saturating_sub(operation.begun_at));
+        }
+        self.settle(index);
+    }
+
+    /// A part in flight has failed; `fate` says what becomes of it, given how often the operation was begun and how long ago it
     /// first failed.
-    pub(super) fn on_part(
+    pub(super) fn on_part_failed(
         &mut self,
         now: Duration,
         index: u32,
-        outcome: Outcome,
-        fate: impl FnOnce(u8, Duration) -> Fate,
+        fate: impl FnOnce(&Operation, Duration) -> Fate,
     ) {
         let Some(operation) = self.get(index) else { return };
         operation.outstanding -= 1;
-        if !outcome.status.is_success() {
-            let failed_at = *operation.failed_at.get_or_insert(now);
-            match fate(operation.begun, now.saturating_sub(failed_at)) {
-                Fate::Requeue(delay) => {
-                    operation.again = true;
-                    operation.not_before = operation.not_before.max(Some(now.saturating_add(delay)));
-                }
-                Fate::Fail(error) => {
-                    operation.error.get_or_insert(error);
-                }
+        let failed_at = *operation.failed_at.get_or_insert(now);
+        match fate(operation, now.saturating_sub(failed_at)) {
+            Fate::Requeue(delay) => {
+                operation.again = true;
+                operation.avoid = operation.path;
+                operation.not_before = operation.not_before.max(Some(now.saturating_add(delay)));
+            }
+            Fate::Fail(error) => {
+                operation.error.get_or_insert(error);
             }
         }
         self.settle(index);
     }
 
     /// Ends an operation that has nothing in flight and nothing to issue, or begins it again.
-    fn settle(&mut self, index: u32) {
+    pub(super) fn settle(&mut self, index: u32) {
         let Some(operation) = self.get(index) else { return };
         if operation.outstanding > 0 {
             return;
@@ -159,7 +244,7 @@ impl Operations {
             operation.parts = None;
             return match operation.not_before.take() {
                 Some(at) => self.wait(index, Wait::Until(at)),
-                None => self.enqueue(index),
+                None => self.unroute(index),
             };
         }
         if operation.parts.as_ref().is_some_and(|parts| parts.remaining() == 0) {
@@ -167,22 +252,36 @@ impl Operations {
         }
     }
 
-    fn enqueue(&mut self, index: u32) {
-        let Some(operation) = self.get(index) else { return };
-        let (waited, kind) = (core::mem::take(&mut operation.waits), operation.kind);
-        if !core::mem::replace(&mut operation.queued, true) {
-            self.queues[kind].push_back(index);
-        }
-        if waited {
-            self.waiting.retain(|(waiting, _)| *waiting != index);
+    /// Takes an operation that has nothing in flight out of wherever it stands, to be given to a path.
+    fn unroute(&mut self, index: u32) {
+        self.leave_queue(index);
+        self.unbind(index);
+        if let Some(operation) = self.get(index) {
+            operation.queued = true;
+            self.unrouted.push_back(index);
         }
     }
 
-    /// Sets an operation aside that does not stand in the queue.
-    fn wait(&mut self, index: u32, wait: Wait) {
-        if let Some(operation) = self.get(index)
-            && !core::mem::replace(&mut operation.waits, true)
-        {
+    fn leave_queue(&mut self, index: u32) {
+        let Some(operation) = self.all[index as usize].as_mut() else { return };
+        if core::mem::take(&mut operation.queued) {
+            let queue = match operation.path {
+                Some(path) => &mut self.ready[path][operation.kind],
+                None => &mut self.unrouted,
+            };
+            queue.retain(|&queued| queued != index);
+        }
+        if core::mem::take(&mut operation.waits) {
+            self.waiting.retain(|&(waiting, _)| waiting != index);
+        }
+    }
+
+    /// Sets an operation aside.
+    pub(super) fn wait(&mut self, index: u32, wait: Wait) {
+        self.leave_queue(index);
+        self.unbind(index);
+        if let Some(operation) = self.get(index) {
+            operation.waits = true;
             self.waiting.push((index, wait));
         }
     }
@@ -193,20 +292,26 @@ impl Operations {
         self.waiting.iter().filter_map(until).min()
     }
 
-    /// Puts what waited long enough into the queue.
+    /// Has what waited long enough given to a path.
     pub(super) fn on_timeout(&mut self, now: Duration) {
-        self.enqueue_waiting(|wait| matches!(wait, Wait::Until(at) if at <= now));
+        self.release(|wait| matches!(wait, Wait::Until(at) if at <= now));
     }
 
-    /// Which disks are where may have changed: what waits for its disk is looked at again.
-    pub(super) fn resume(&mut self) {
-        self.enqueue_waiting(|wait| wait == Wait::Disk);
+    /// What was waited for may be there: what waits for it is given to a path.
+    pub(super) fn resume(&mut self, what: Wait) {
+        self.release(|wait| wait == what);
     }
 
-    fn enqueue_waiting(&mut self, ready: impl Fn(Wait) -> bool) {
-        while let Some(&(index, _)) = self.waiting.iter().find(|(_, wait)| ready(*wait)) {
-            self.enqueue(index);
-        }
+    fn release(&mut self, ready: impl Fn(Wait) -> bool) {
+        let Self { waiting, all, unrouted, .. } = self;
+        waiting.retain(|&(index, wait)| {
+            let released = ready(wait);
+            if released && let Some(operation) = all[index as usize].as_mut() {
+                (operation.waits, operation.queued) = (false, true);
+                unrouted.push_back(index);
+            }
+            !released
+        });
     }
 
     /// Fails what has nothing in flight on a namespace.
@@ -219,34 +324,52 @@ impl Operations {
         }
     }
 
-    /// It is over; its place is free once the queue no longer names it.
-    fn end(&mut self, index: u32, result: Result<(), BlockError>) {
+    /// It is over; its place is free once no queue names it.
+    pub(super) fn end(&mut self, index: u32, result: Result<(), BlockError>) {
+        self.leave_queue(index);
+        self.unbind(index);
         let Some(operation) = self.all[index as usize].take() else { return };
-        if operation.queued {
-            self.queues[operation.kind].retain(|&queued| queued != index);
-        }
-        if operation.waits {
-            self.waiting.retain(|(waiting, _)| *waiting != index);
-        }
         self.free.push(index);
         self.done.push_back(Completion { tag: operation.tag, result });
     }
 
-    /// Whether an operation that changes a disk was sent and not answered.
-    pub(super) fn has_writes_in_flight(&self) -> bool {
-        self.all.iter().flatten().any(|operation| operation.outstanding > 0 && operation.op.writes())
+    /// The blocks that operations change which were sent on a path and not answered.
+    pub(super) fn changes_in_flight(&self, path: usize) -> Vec<(Nsid, BlockRange)> {
+        let changes = |operation: &&Operation| {
+            operation.path == Some(path) && operation.outstanding > 0 && operation.op.writes()
+        };
+        let in_flight = self.all.iter().flatten().filter(changes);
+        in_flight.filter_map(|operation| Some((operation.nsid, operation.op.range()?))).collect()
     }
 
-    /// The connections are gone, and with them whatever was in flight.
-    pub(super) fn on_lost(&mut self, recovery: &Recovery) {
+    /// A path cannot be used any more: what it has in no queue pair goes elsewhere.
+    pub(super) fn leave_path(&mut self, path: usize) {
+        for kind in [READS, OTHERS] {
+            while let Some(&index) = self.ready[path][kind].front() {
+                self.pop_ready(path, index);
+                match self.get(index) {
+                    // It waits for what is in flight, and begins anew.
+                    Some(operation) if operation.outstanding > 0 => operation.again = true,
+                    Some(operation) => {
+                        operation.parts = None;
+                        self.unroute(index);
+                    }
+                    None => {}
+                }
+            }
+        }
+    }
+
+    /// A path's connections are gone, and with them whatever was in flight.
+    pub(super) fn on_lost(&mut self, path: usize, fate: impl Fn(u8) -> Fate) {
         for index in 0..self.all.len() as u32 {
             let Some(operation) = self.get(index) else { continue };
-            if operation.parts.is_none() {
+            if operation.path != Some(path) || operation.parts.is_none() {
                 continue;
             }
             operation.outstanding = 0;
             operation.again = true;
-            if let (None, Fate::Fail(error)) = (operation.error, recovery.fate_of_lost(operation.begun)) {
+            if let (None, Fate::Fail(error)) = (operation.error, fate(operation.begun)) {
                 operation.error = Some(error);
             }
             self.settle(index);
@@ -260,174 +383,5 @@ impl Operations {
                 self.end(index, Err(error));
             }
         }
-    }
-}
-
-impl<T: Transport> Driver<T> {
-    /// Issues parts while there is room.
-    pub(super) fn issue(&mut self, now: Duration) {
-        if !self.recovery.may_issue() {
-            return;
-        }
-        self.issue_admin(now);
-        self.issue_raw(now);
-        // While a change is looked into, nobody knows which disk is where.
-        if self.association.as_ref().is_none_or(Association::is_scanning) {
-            return;
-        }
-        for kind in [READS, OTHERS] {
-            while let Some(&index) = self.operations.queues[kind].front()
-                && let Some(queue) = self.next_queue(kind)
-                && self.issue_part(now, index, queue)
-            {}
-        }
-    }
-
-    /// The next I/O queue for operations of this kind, in turn, that has room.
-    pub(super) fn next_queue(&mut self, kind: usize) -> Option<usize> {
-        let all = self.queues.len().checked_sub(1)?;
-        // A controller may give fewer queues than there are to be for the others alone.
-        let others = Some(usize::from(self.config.write_queues)).filter(|&others| others < all).unwrap_or(0);
-        let (first, count) = match kind {
-            _ if others == 0 => (1, all),
-            OTHERS => (1, others),
-            _ => (1 + others, all - others),
-        };
-        for _ in 0..count {
-            let round = &mut self.rounds[kind];
-            *round = (*round + 1) % count;
-            let index = first + *round;
-            if self.queues[index].as_ref().is_some_and(|queue| queue.room() > 0) {
-                return Some(index);
-            }
-        }
-        None
-    }
-
-    /// Issues one part of the operation at the head of the queue; `false` when it could not be sent.
-    fn issue_part(&mut self, now: Duration, index: u32, queue: usize) -> bool {
-        let Some(mut parts) = self.begin(index) else { return true };
-        let Some(operation) = self.operations.get(index) else { return true };
-        let op = operation.op;
-        if let Some(part) = parts.next() {
-            // It was found to lie in its region.
-            let user = op.buffer().and_then(|buffer| {
-                let region = self.regions.get(usize::from(buffer.region.0))?.as_ref()?;
-                Some((&region.region, buffer.offset))
-            });
-            let user_data = |at: usize, len, payload| {
-                user.map_or(Data::None, |(region, start)| Data::User {
-                    region,
-                    offset: start + at,
-                    len,
-                    payload,
-                })
-            };
-            let data = match part.data {
-                PartData::None => Data::None,
-                PartData::Range { ref bytes, in_capsule } => Data::Bytes { bytes, in_capsule },
-                PartData::FromController { offset, len } => user_data(offset, len, Payload::FromController),
-                PartData::ToController { offset, len, in_capsule } => {
-                    let payload = if in_capsule { Payload::InCapsule } else { Payload::ToController };
-                    user_data(offset, len, payload)
-                }
-            };
-            let deadline = Some(now.saturating_add(self.config.io_timeout));
-            let Some(Some(pair)) = self.queues.get_mut(queue) else { return false };
-            let owner = Owner::Operation(index);
-            match pair.send(&mut self.transport, owner, &part.command, data, deadline) {
-                Ok(()) => self.on_sent(now),
-                Err(refused) => {
-                    self.on_refused(now, queue, refused);
-                    return false;
-                }
-            }
-        }
-        let Some(operation) = self.operations.get(index) else { return true };
-        operation.outstanding += 1;
-        let kind = operation.kind;
-        operation.queued = parts.remaining() > 0;
-        let more = operation.queued;
-        operation.parts = Some(parts);
-        self.operations.queues[kind].pop_front();
-        if more {
-            self.operations.queues[kind].push_back(index);
-        }
-        true
-    }
-
-    /// The parts of the operation at the head of the queue, of which there is at least one; `None` when it left the queue instead.
-    fn begin(&mut self, index: u32) -> Option<Parts> {
-        let operation = self.operations.get(index)?;
-        let kind = operation.kind;
-        if operation.error.is_some() || operation.again {
-            // Nothing more of it is sent: it waits for what is in flight.
-            operation.queued = false;
-            self.operations.queues[kind].pop_front();
-            self.operations.settle(index);
-            return None;
-        }
-        match self.disks.admission(operation.nsid) {
-            Admission::Issue => {}
-            Admission::Wait => {
-                operation.queued = false;
-                // The parts that were issued were cut for the geometry before the change: it begins anew.
-                operation.again = operation.parts.is_some();
-                self.operations.queues[kind].pop_front();
-                self.operations.wait(index, Wait::Disk);
-                return None;
-            }
-            Admission::Fail(error) if operation.outstanding == 0 => {
-                self.operations.end(index, Err(error));
-                return None;
-            }
-            Admission::Fail(error) => {
-                operation.error = Some(error);
-                operation.queued = false;
-                self.operations.queues[kind].pop_front();
-                return None;
-            }
-        }
-        if let Some(parts) = &operation.parts {
-            return Some(parts.clone());
-        }
-        let (nsid, op) = (operation.nsid, operation.op);
-        match self.split(nsid, op) {
-            Ok(parts) if parts.remaining() > 0 => {
-                if let Some(operation) = self.operations.get(index) {
-                    operation.begun = operation.begun.saturating_add(1);
-                }
-                Some(parts)
-            }
-            Ok(_) => {
-                self.operations.end(index, Ok(()));
-                None
-            }
-            Err(error) => {
-                self.operations.end(index, Err(error));
-                None
-            }
-        }
-    }
-
-    fn split(&self, nsid: Nsid, op: BlockOp) -> Result<Parts, BlockError> {
-        let namespace = self.association.as_ref().and_then(|a| a.namespace(nsid)).ok_or(BlockError::Gone)?;
-        // The range counts in blocks of the disk that was opened.
-        if self.disks.block_size(nsid) != Some(namespace.geometry.block_size) {
-            return Err(BlockError::Gone);
-        }
-        let parts = namespace.split(op.try_into()?)?;
-        if let (Some(range), Some(buffer)) = (op.range(), op.buffer()) {
-            let len = namespace.geometry.bytes_in(range).ok_or(BlockError::OutOfRange)?;
-            if buffer.len != len || !self.holds(&buffer) {
-                return Err(BlockError::BadBuffer);
-            }
-        }
-        Ok(parts)
-    }
-
-    fn holds(&self, buffer: &Buffer) -> bool {
-        let region = self.regions.get(usize::from(buffer.region.0)).and_then(Option::as_ref);
-        region.is_some_and(|region| region.memory.contains(buffer.offset, buffer.len))
     }
 }

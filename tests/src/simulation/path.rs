@@ -154,6 +154,10 @@ impl<N: Network> Path<N> {
                 }
                 DriverEvent::NamespacesChanged
                 | DriverEvent::Restored(_)
+                | DriverEvent::PathReady(..)
+                | DriverEvent::PathLost(..)
+                | DriverEvent::PathFailed(..)
+                | DriverEvent::PathForeign(..)
                 | DriverEvent::AuthenticatedAgain => {}
             }
         }

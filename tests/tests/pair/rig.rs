@@ -195,6 +195,7 @@ impl Pair {
                 }
                 self.events.push(HostEvent::Ready);
             }
+            Action::AccessChanged | Action::ResetEnded { .. } => {}
             Action::Authenticate(task) => {
                 self.authentications += 1;
                 let (_, secrets) = self.keys.as_ref().expect("secrets");

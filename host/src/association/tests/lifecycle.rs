@@ -47,10 +47,26 @@ fn traffic_postpones_keep_alive_with_tbkas() {
     for second in 1..20 {
         pass(&mut controller, &mut association, &mut now, second * SECOND);
         association.on_traffic(now);
+        association.on_answer(now);
     }
     assert_eq!(controller.seen, [""; 0]);
     pass(&mut controller, &mut association, &mut now, 22 * SECOND);
     assert_eq!(controller.seen, ["keep alive"]);
+}
+
+#[test]
+fn traffic_without_answers_does_not_postpone_keep_alive() {
+    let mut controller = Controller::new();
+    controller.identify.ctratt = ctratt::TRAFFIC_BASED_KEEP_ALIVE.into();
+    let mut association = ready(&mut controller, config());
+    (controller.silent, controller.seen) = (Some("keep alive"), Vec::new());
+    let mut now = Duration::ZERO;
+    for tenth in 1..80 {
+        pass(&mut controller, &mut association, &mut now, SECOND / 10 * tenth);
+        association.on_traffic(now);
+    }
+    assert_eq!(controller.seen, ["keep alive"]);
+    assert_ne!(association.state(), State::Ready, "it is found out in one and a half times the timeout");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! A scripted controller, and the association against it.
 
+mod ana;
 mod gates;
 mod lifecycle;
 mod setup;
@@ -44,6 +45,8 @@ struct Controller {
     version: u32,
     connect_dw0: u32,
     log: Vec<u8>,
+    /// The ANA log page.
+    access: Vec<u8>,
     refuse: BTreeMap<&'static str, Status>,
     silent: Option<&'static str>,
     /// Names in the order that they came.
@@ -59,6 +62,8 @@ struct Controller {
 enum Told {
     Ready,
     NamespacesChanged,
+    AccessChanged,
+    ResetEnded(bool),
     LogChanged,
     Event(u32),
     Failed(AssociationError),
@@ -96,6 +101,7 @@ impl Controller {
             version: 0x0002_0000,
             connect_dw0: CNTLID.into(),
             log: vec![0; 1024],
+            access: Vec::new(),
             refuse: BTreeMap::new(),
             silent: None,
             seen: Vec::new(),
@@ -126,6 +132,8 @@ impl Controller {
                 Action::Authenticate(_) | Action::AuthenticatedAgain | Action::Secure { .. } => {
                     unreachable!("it has no secret")
                 }
+                Action::AccessChanged => told.push(Told::AccessChanged),
+                Action::ResetEnded { successful, .. } => told.push(Told::ResetEnded(successful)),
                 Action::DiscoveryLogChanged => told.push(Told::LogChanged),
                 Action::Event(event) => told.push(Told::Event(event)),
                 Action::Failed(error) => told.push(Told::Failed(error)),
@@ -212,6 +220,12 @@ impl Controller {
                 let log = GetLogPage::parse(command.sqe());
                 page.extend_from_slice(&self.log[log.offset as usize..][..log.len as usize]);
             }
+            "access" => {
+                let log = GetLogPage::parse(command.sqe());
+                let rest = self.access.get(log.offset as usize..).unwrap_or_default();
+                page.extend_from_slice(&rest[..rest.len().min(log.len as usize)]);
+                page.resize(log.len as usize, 0);
+            }
             "changed list" => page.resize(4096, 0),
             _ => {}
         }
@@ -252,6 +266,7 @@ fn name(command: &crate::Command) -> &'static str {
             _ => "descriptors",
         },
         (AdminOpcode::GET_LOG_PAGE, _) if GetLogPage::parse(sqe).lid == LogPageId::DISCOVERY => "log",
+        (AdminOpcode::GET_LOG_PAGE, _) if GetLogPage::parse(sqe).lid == LogPageId::ANA => "access",
         (AdminOpcode::GET_LOG_PAGE, _) => "changed list",
         (AdminOpcode::SET_FEATURES, _) if sqe.cdw10.get() == 7 => "queues",
         (AdminOpcode::SET_FEATURES, _) => "events",

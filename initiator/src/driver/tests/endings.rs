@@ -20,7 +20,7 @@ fn lost(rig: &Rig) -> Option<&AssociationError> {
 
 /// The queue pairs that the driver has.
 fn queue_pairs(rig: &Rig) -> usize {
-    rig.driver.queues.iter().flatten().count()
+    rig.driver.paths[0].queues.iter().flatten().count()
 }
 
 #[test]

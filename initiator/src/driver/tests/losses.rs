@@ -1,27 +1,29 @@
 //! Lost connections: what the controller may still carry out, and when it is safe to write on.
 
-use super::super::DriverEvent;
+use super::super::{DriverConfig, DriverEvent};
 use super::rig::{BLOCK, Rig, SECOND, config, read};
-use super::target::Target;
+use super::target::{Capsule, Target};
 use core::time::Duration;
 use nvme_proto::admin::log_page::LogPageId;
 use nvme_proto::opcode::AdminOpcode;
 use nvme_proto::{Nsid, Status};
-use nvmf_host::{AssociationError, admin};
+use nvmf_block::{BlockError, BlockOp, BlockRange};
+use nvmf_host::{RecoveryPolicy, admin};
 
 /// The Keep Alive Timeout of the rig's driver, and its controller's granularity.
 const KATO: Duration = Duration::from_secs(5);
 const KAS: Duration = Duration::from_secs(1);
 
-/// When the driver is ready again.
-fn ready_at(rig: &mut Rig) -> Duration {
+/// When an operation has ended.
+fn ended_at(rig: &mut Rig, tag: u64) -> Duration {
     for _ in 0..600 {
-        if rig.events.iter().any(|event| matches!(event, DriverEvent::Ready { .. })) {
+        if let Some(result) = rig.result(tag) {
+            assert_eq!(result, Ok(()));
             return rig.now;
         }
         rig.pass(SECOND / 10);
     }
-    panic!("not ready after a minute: {:?}", rig.events);
+    panic!("not ended after a minute: {:?}", rig.events);
 }
 
 /// A driver that gave its controller up because it does not answer, with an operation in flight; the controller does not
@@ -45,19 +47,69 @@ fn write_in_flight_is_held_until_the_controller_must_know_of_the_loss() {
     for (traffic_based, intervals) in [(false, 1), (true, 2)] {
         let (mut rig, last) = given_up(traffic_based, |rig| rig.submit(1, rig.write(4, 1, 0xaa)));
         let knows = last + intervals * (KATO + KAS);
-        let ready = ready_at(&mut rig);
-        assert!(ready + SECOND / 5 >= knows, "{ready:?}, {knows:?}, traffic-based: {traffic_based}");
-        assert!(ready < knows + 2 * SECOND, "{ready:?}, {knows:?}, traffic-based: {traffic_based}");
-        rig.pass(SECOND);
-        assert_eq!((rig.result(1), rig.target.disks[&1].bytes[4 * BLOCK]), (Some(Ok(())), 0xaa));
+        let ended = ended_at(&mut rig, 1);
+        assert!(ended + SECOND / 5 >= knows, "{ended:?}, {knows:?}, traffic-based: {traffic_based}");
+        assert!(ended < knows + 2 * SECOND, "{ended:?}, {knows:?}, traffic-based: {traffic_based}");
+        assert_eq!(rig.target.disks[&1].bytes[4 * BLOCK], 0xaa);
     }
+}
+
+#[test]
+fn what_is_fenced_holds_only_changes_of_the_same_blocks_back() {
+    let (mut rig, last) = given_up(false, |rig| rig.submit(1, rig.write(4, 4, 0xaa)));
+    let knows = last + KATO + KAS;
+    rig.submit(2, read(4, 4));
+    rig.submit(3, rig.write(8, 1, 0xaa));
+    rig.submit(4, rig.write(3, 1, 0xaa));
+    rig.submit(5, BlockOp::Flush);
+    let overlapping = [(6, 7, 1), (7, 3, 2), (8, 0, 16)];
+    for (tag, start, blocks) in overlapping {
+        rig.submit(
+            tag,
+            BlockOp::WriteZeroes { range: BlockRange::new(start, blocks), deallocate: true, fua: false },
+        );
+    }
+    for tag in 2..=5 {
+        assert!(ended_at(&mut rig, tag) < last + 2 * SECOND, "{tag} waits");
+    }
+    for (tag, ..) in overlapping {
+        assert!(ended_at(&mut rig, tag) + SECOND / 5 >= knows, "{tag} does not wait");
+    }
+}
+
+#[test]
+fn write_that_failed_while_it_was_fenced_holds_the_next_one_back() {
+    let recovery = RecoveryPolicy { fast_io_fail_timeout: Some(Duration::ZERO), ..config().recovery };
+    let mut rig = Rig::ready_with(DriverConfig { recovery, ..config() }, |target| target.late = true);
+    rig.target.hold = true;
+    rig.submit(1, rig.write(4, 1, 0xaa));
+    rig.run();
+    rig.target.disconnect_io();
+    rig.target.hold = false;
+    let knows = rig.now + KATO + KAS;
+    while rig.result(1).is_none() {
+        rig.pass(SECOND / 100);
+    }
+    assert_eq!(rig.result(1), Some(Err(BlockError::Gone)));
+    // Connected again, and the user writes the block anew.
+    while !rig.events.iter().any(|event| matches!(event, DriverEvent::Ready { .. })) {
+        rig.pass(SECOND / 100);
+    }
+    assert!(rig.now < knows);
+    rig.submit(2, rig.write(4, 1, 0xbb));
+    rig.pass(SECOND);
+    rig.target.carry_out_late();
+    assert!(ended_at(&mut rig, 2) + SECOND / 5 >= knows);
+    assert_eq!(rig.target.disks[&1].bytes[4 * BLOCK], 0xbb);
 }
 
 #[test]
 fn read_in_flight_holds_nothing_back() {
     let (mut rig, _) = given_up(true, |rig| rig.submit(1, read(4, 1)));
     let lost = rig.now;
-    assert!(ready_at(&mut rig) < lost + 2 * SECOND);
+    assert!(ended_at(&mut rig, 1) < lost + 2 * SECOND);
+    rig.submit(2, rig.write(4, 1, 0xaa));
+    assert!(ended_at(&mut rig, 2) < lost + 2 * SECOND);
 }
 
 #[test]
@@ -69,9 +121,8 @@ fn write_in_flight_is_issued_soon_when_the_controller_closed_the_connection() {
     rig.target.disconnect();
     rig.target.hold = false;
     let lost = rig.now;
-    assert!(ready_at(&mut rig) < lost + 2 * SECOND);
-    rig.run();
-    assert_eq!((rig.result(1), rig.target.disks[&1].bytes[4 * BLOCK]), (Some(Ok(())), 0xaa));
+    assert!(ended_at(&mut rig, 1) < lost + 2 * SECOND);
+    assert_eq!(rig.target.disks[&1].bytes[4 * BLOCK], 0xaa);
 }
 
 #[test]
@@ -84,25 +135,33 @@ fn write_in_flight_is_held_when_the_controller_closed_an_io_queue_only() {
     rig.target.hold = false;
     // Its other queues may be served on, if it does not hear that the host closed them.
     let knows = rig.now + 2 * (KATO + KAS);
-    let ready = ready_at(&mut rig);
-    assert!(ready >= knows && ready < knows + 2 * SECOND, "{ready:?}, {knows:?}");
+    let ended = ended_at(&mut rig, 1);
+    assert!(ended >= knows && ended < knows + 2 * SECOND, "{ended:?}, {knows:?}");
 }
 
 #[test]
-fn admin_command_in_flight_holds_the_reconnect_back_as_a_write_does() {
+fn admin_command_in_flight_holds_every_change_back() {
     let mut rig = Rig::ready_with(config(), |target| target.traffic_based_keep_alive = true);
     rig.target.hold_admin = Some(AdminOpcode::GET_LOG_PAGE);
     rig.driver.submit_admin(3, admin::get_log_page(LogPageId::SMART, Nsid::ALL, 0, 512));
     rig.run();
     rig.target.disconnect_io();
     rig.target.hold_admin = None;
-    let knows = rig.now + 2 * (KATO + KAS);
-    let ready = ready_at(&mut rig);
-    assert!(ready >= knows && ready < knows + 2 * SECOND, "{ready:?}, {knows:?}");
+    let (lost, knows) = (rig.now, rig.now + 2 * (KATO + KAS));
+    rig.submit(1, read(4, 1));
+    rig.submit(2, rig.write(4, 1, 0xaa));
+    assert!(ended_at(&mut rig, 1) < lost + 2 * SECOND);
+    let ended = ended_at(&mut rig, 2);
+    assert!(ended >= knows && ended < knows + 2 * SECOND, "{ended:?}, {knows:?}");
+}
+
+pub(super) fn refuse_reset(capsule: &Capsule, io: bool) -> Option<Status> {
+    let reset = !io && capsule.sqe.opcode == AdminOpcode::CROSS_CONTROLLER_RESET.0;
+    reset.then_some(Status::INVALID_FIELD)
 }
 
 /// A host that loses an I/O queue with a write in flight, comes back, and writes the block anew; its controller is not told
-/// of the loss. Gives how long it was away.
+/// of the loss. Gives how long the first write took.
 fn written_again(prepare: impl FnOnce(&mut Target)) -> (Rig, Duration) {
     let mut rig = Rig::ready_with(config(), prepare);
     rig.target.hold = true;
@@ -111,42 +170,34 @@ fn written_again(prepare: impl FnOnce(&mut Target)) -> (Rig, Duration) {
     rig.target.disconnect_io();
     rig.target.hold = false;
     let lost = rig.now;
-    let away = ready_at(&mut rig) - lost;
-    rig.pass(SECOND);
-    assert_eq!(rig.result(1), Some(Ok(())));
+    let took = ended_at(&mut rig, 1) - lost;
     rig.submit(2, rig.write(4, 1, 0xbb));
     rig.pass(SECOND);
     assert_eq!((rig.result(2), rig.target.disks[&1].bytes[4 * BLOCK]), (Some(Ok(())), 0xbb));
     rig.target.carry_out_late();
-    (rig, away)
+    (rig, took)
 }
 
 #[test]
 fn late_write_overwrites_newer_data_unless_the_controller_was_reset() {
     // It takes longer than it says, and cannot be reset.
-    let (rig, away) = written_again(|target| target.late = true);
-    assert!(away >= KATO + KAS, "{away:?}");
+    let (rig, took) = written_again(|target| target.late = true);
+    assert!(took >= KATO + KAS, "{took:?}");
     assert_eq!(rig.target.disks[&1].bytes[4 * BLOCK], 0xaa, "the stale write");
     // The same, and it can.
     for reset_takes in [0, 3] {
-        let (rig, away) =
+        let (rig, took) =
             written_again(|it| (it.late, it.resets, it.reset_takes) = (true, true, reset_takes));
-        assert!(away < 2 * SECOND, "{away:?}");
+        assert!(took < 2 * SECOND, "{took:?}");
         assert_eq!(rig.target.disks[&1].bytes[4 * BLOCK], 0xbb);
     }
 }
 
 #[test]
 fn write_in_flight_is_held_for_its_time_when_the_reset_is_refused() {
-    let (rig, away) = written_again(|target| {
+    let (_, took) = written_again(|target| {
         target.resets = true;
-        target.refuse = |capsule, io| {
-            let reset = !io && capsule.sqe.opcode == AdminOpcode::CROSS_CONTROLLER_RESET.0;
-            reset.then_some(Status::INVALID_FIELD)
-        };
+        target.refuse = refuse_reset;
     });
-    assert!(away >= KATO + KAS && away < KATO + KAS + 2 * SECOND, "{away:?}");
-    let refused =
-        |event: &DriverEvent| matches!(event, DriverEvent::AttemptFailed(AssociationError::NotReset { .. }));
-    assert!(rig.events.iter().any(refused));
+    assert!(took >= KATO + KAS && took < KATO + KAS + 2 * SECOND, "{took:?}");
 }

@@ -1,14 +1,11 @@
-//! A controller that another process of this host used until it was killed: nothing is issued before what that had sent is over.
+//! Controllers that another process of this host used until it was killed: nothing is changed before what that had sent is over.
 
-use super::super::{Driver, DriverEvent};
-use super::rig::{BLOCK, REGION, Rig, SECOND, config, provider};
+use super::super::{DriverConfig, DriverEvent, PathPolicy};
+use super::rig::{BLOCK, BLOCKS, Rig, SECOND, buffer, config};
 use super::target::{Disk, Target};
 use crate::ConnectionState;
-use crate::transport::Rdma;
 use core::time::Duration;
-use nvme_proto::Nsid;
-use nvmf_block::BlockError;
-use nvmf_host::{Impacted, NamespaceIdentity, RecoveryPolicy};
+use nvmf_block::{BlockError, BlockOp, BlockRange, Buffer};
 
 /// A process that is killed with a write in flight, of which its controller does not hear, and another one that takes over and
 /// is handed a newer write of the same block. `before`: what happens in between.
@@ -18,52 +15,135 @@ fn taken_over(prepare: impl FnOnce(&mut Target), before: impl FnOnce(&mut Rig)) 
     rig.submit(1, rig.write(4, 1, 0xaa));
     rig.run();
     rig.target.hold = false;
-    let association = rig.driver.association().expect("it is connected");
-    let controller = association.controller();
-    let namespace = association.namespace(Nsid(1)).expect("it is there");
-    let identity = NamespaceIdentity::new(controller, namespace);
-    let until = rig.now + association.quiesce_time(rig.now, false);
-    let impacted = Impacted { instance: controller.instance, until };
     before(&mut rig);
-    let recovery = RecoveryPolicy { ctrl_loss_timeout: Some(60 * SECOND), ..config().recovery };
-    let config = super::super::DriverConfig { recovery, ..config() };
-    let transport = Rdma::new(provider(&rig.fabric));
-    rig.driver = Driver::resume(transport, config, Some(impacted), rig.now).expect("resumed");
-    rig.driver.register(REGION, &rig.memory).expect("registered");
-    rig.driver.open(rig.now, identity);
+    rig.take_over(config());
     rig.submit(2, rig.write(4, 1, 0xbb));
     assert_eq!(rig.driver.state(), ConnectionState::Connecting);
     rig
 }
 
-/// How long it takes until the newer write has ended.
-fn ended_after(rig: &mut Rig) -> Duration {
+/// The same with two paths, and a write in flight on each.
+fn both_taken_over(prepare: impl Fn(usize, &mut Target)) -> Rig {
+    let config = DriverConfig { policy: PathPolicy::RoundRobin, ..config() };
+    let mut rig = Rig::pair(config.clone(), prepare);
+    (rig.target.hold, rig.target_of(1).hold) = (true, true);
+    for tag in [0, 1] {
+        rig.submit(tag, rig.write(4 + tag, 1, 0xaa));
+    }
+    rig.run();
+    for path in [0, 1] {
+        let target = rig.target_of(path);
+        assert_eq!(target.held.len(), 1);
+        target.hold = false;
+    }
+    rig.take_over(config);
+    rig
+}
+
+/// A read of block 4 that leaves the bytes alone that are written.
+fn read_aside() -> BlockOp {
+    BlockOp::Read { range: BlockRange::new(4, 1), into: Buffer { offset: 32 << 10, ..buffer(1) } }
+}
+
+/// How long it takes until this has ended well.
+fn ended_after(rig: &mut Rig, tag: u64) -> Duration {
     let start = rig.now;
-    while rig.result(2).is_none() {
+    while rig.result(tag).is_none() {
         rig.pass(SECOND / 10);
         assert!(rig.now < start + 120 * SECOND, "{:?}", rig.events);
     }
+    assert_eq!(rig.result(tag), Some(Ok(())));
     rig.now - start
 }
 
 #[test]
-fn write_of_the_process_before_is_over_before_anything_is_issued() {
+fn write_of_the_process_before_is_over_before_anything_is_changed() {
     for (resets, least, most) in [(true, 0, 2), (false, 6, 9)] {
         let mut rig = taken_over(|it| (it.late, it.resets) = (resets, resets), |_| {});
-        let took = ended_after(&mut rig);
-        assert!(took >= least * SECOND && took < most * SECOND, "{took:?}");
+        // Whatever it is: nobody knows what that process wrote.
+        rig.submit(3, rig.write(100, 1, 0xbb));
+        rig.submit(4, read_aside());
+        assert!(ended_after(&mut rig, 4) < 2 * SECOND);
+        for tag in [2, 3] {
+            ended_after(&mut rig, tag);
+            assert!(rig.now >= least * SECOND && rig.now < most * SECOND, "{:?}", rig.now);
+        }
         rig.target.carry_out_late();
-        assert_eq!((rig.result(2), rig.target.disks[&1].bytes[4 * BLOCK]), (Some(Ok(())), 0xbb));
+        assert_eq!(rig.target.disks[&1].bytes[4 * BLOCK], 0xbb);
         assert!(rig.events.iter().any(|event| matches!(event, DriverEvent::Ready { after: Some(_) })));
     }
 }
 
 #[test]
+fn writes_of_the_process_before_are_over_on_each_path() {
+    for (resets, least, most) in [(true, 0, 2), (false, 6, 9)] {
+        for gone in [None, Some(0), Some(1)] {
+            let mut rig = both_taken_over(|_, it| (it.late, it.resets) = (resets, resets));
+            if let Some(gone) = gone {
+                rig.target_of(gone).closed = true;
+            }
+            for tag in [0, 1] {
+                rig.submit(10 + tag, rig.write(4 + tag, 1, 0xbb));
+            }
+            rig.submit(20, read_aside());
+            assert!(ended_after(&mut rig, 20) < 2 * SECOND, "what changes nothing goes on");
+            for tag in [10, 11] {
+                ended_after(&mut rig, tag);
+            }
+            assert!(rig.now >= least * SECOND && rig.now < most * SECOND, "{:?}, {gone:?}", rig.now);
+            for path in [0, 1].into_iter().filter(|_| resets) {
+                rig.with_target(path, Target::carry_out_late);
+            }
+            for tag in [0, 1] {
+                assert_eq!(rig.target.disks[&1].bytes[(4 + tag) * BLOCK], 0xbb);
+            }
+            assert!(!rig.events.iter().any(|event| matches!(event, DriverEvent::GaveUp)));
+        }
+    }
+}
+
+#[test]
+fn controllers_are_named_only_while_there_can_be_no_other() {
+    let unknown = 100 * SECOND;
+    let named = |rig: &Rig| {
+        let impacted = rig.driver.impacted(rig.now, unknown);
+        assert!(impacted.iter().all(|it| it.until <= rig.now + 15 * SECOND), "{impacted:?}");
+        impacted.iter().map(|it| it.controller.map(|(_, it)| it.cntlid.0)).collect::<Vec<_>>()
+    };
+    let mut rig = Rig::pair(config(), |_, target| target.resets = true);
+    let before = named(&rig);
+    assert!(before.len() == 2 && before.iter().all(Option::is_some), "{before:?}");
+    // One of them is lost with a write, and nobody can reset it.
+    (rig.target.hold, rig.target_of(1).hold) = (true, true);
+    rig.submit(1, rig.write(4, 1, 0xaa));
+    rig.run();
+    let lost = usize::from(rig.target.held.is_empty());
+    for path in [0, 1] {
+        rig.target_of(path).hold = false;
+        rig.target_of(path).refuse = super::losses::refuse_reset;
+    }
+    rig.target_of(lost).closed = true;
+    rig.target_of(lost).disconnect_io();
+    rig.pass(SECOND);
+    let meanwhile = named(&rig);
+    assert!(meanwhile.contains(&None) && meanwhile.contains(&before[lost]), "{meanwhile:?}");
+    assert!(rig.driver.is_fenced());
+    rig.pass(15 * SECOND);
+    assert!(!rig.driver.is_fenced() && rig.result(1) == Some(Ok(())));
+    assert_eq!(named(&rig).len(), 2, "what it had begun is over");
+    rig.target_of(lost).closed = false;
+    rig.pass(15 * SECOND);
+    let after = named(&rig);
+    assert!(after.len() == 2 && after[1 - lost] == before[1 - lost], "{after:?}");
+    assert!(after[lost].is_some() && after[lost] != before[lost], "{after:?}");
+}
+
+#[test]
 fn another_disk_is_not_followed() {
-    let mut rig = taken_over(
-        |it| it.resets = true,
-        |rig| drop(rig.target.disks.insert(1, Disk::new(2, BLOCK, super::rig::BLOCKS))),
-    );
+    let mut rig = Rig::ready_with(config(), |target| target.resets = true);
+    rig.take_over(config());
+    rig.target.disks.insert(1, Disk::new(2, BLOCK, BLOCKS));
+    rig.submit(2, rig.write(4, 1, 0xbb));
     rig.pass(5 * SECOND);
     assert_eq!((rig.driver.state(), rig.result(2)), (ConnectionState::Foreign, None));
     assert!(rig.target.disks[&1].bytes.iter().all(|&byte| byte == 2), "nothing was written to it");
@@ -84,4 +164,18 @@ fn target_that_does_not_come_back_is_given_up_and_tried_again_on_request() {
     rig.pass(SECOND);
     assert_eq!((rig.driver.state(), rig.result(3)), (ConnectionState::Live, Some(Ok(()))));
     assert_eq!(rig.target.disks[&1].bytes[4 * BLOCK], 0xcc);
+}
+
+#[test]
+fn paths_that_were_given_up_are_tried_again_on_request() {
+    let mut rig = both_taken_over(|_, target| target.resets = true);
+    (rig.target.closed, rig.target_of(1).closed) = (true, true);
+    rig.pass(61 * SECOND);
+    assert_eq!(rig.driver.state(), ConnectionState::Lost);
+    let gave_up = rig.events.iter().filter(|event| matches!(event, DriverEvent::GaveUp)).count();
+    assert_eq!(gave_up, 1);
+    (rig.target.closed, rig.target_of(1).closed) = (false, false);
+    rig.driver.retry(rig.now);
+    rig.pass(SECOND);
+    assert!(rig.driver.paths().iter().all(|path| path.state == ConnectionState::Live));
 }

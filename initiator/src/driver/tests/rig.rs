@@ -1,13 +1,13 @@
 //! A driver and its target under one clock.
 
-use super::super::{Driver, DriverConfig, DriverEvent};
+use super::super::{Driver, DriverConfig, DriverEvent, PathPolicy, Route};
 use super::target::{Disk, Target};
-use crate::transport::{Rdma, Transport};
+use crate::transport::Rdma;
 use core::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvme_proto::{HostId, Nqn, Nsid};
 use nvmf_block::{BlockError, BlockOp, BlockRange, Buffer, RegionId, Tag};
-use nvmf_host::{AssociationConfig, RecoveryPolicy};
+use nvmf_host::{AssociationConfig, NamespaceIdentity, RecoveryPolicy};
 use nvmf_memory::Memory;
 use nvmf_rdma::fault::{FaultOptions, Faulty};
 use nvmf_rdma::loopback::{Fabric, Loopback};
@@ -23,6 +23,10 @@ const STEPS_MAX: u32 = 200_000;
 pub(super) struct Rig {
     pub(super) driver: Driver<Rdma<Faulty<Loopback>>>,
     pub(super) target: Target,
+    /// That of another path, if there is one, to the same disks: those of `target`.
+    pub(super) other: Option<Target>,
+    /// The path that nothing comes through any more, without anybody being told.
+    pub(super) silent: Option<usize>,
     pub(super) fabric: Fabric,
     pub(super) memory: Memory,
     pub(super) now: Duration,
@@ -47,6 +51,7 @@ pub(super) fn config() -> DriverConfig {
         association: AssociationConfig { io_queue_entries: 16, ..association },
         recovery: RecoveryPolicy { ctrl_loss_timeout: Some(60 * SECOND), ..RecoveryPolicy::default() },
         io_timeout: 30 * SECOND,
+        policy: PathPolicy::default(),
         operations: 64,
         seed: 7,
     }
@@ -79,14 +84,14 @@ impl Rig {
         let memory = Memory::alloc(64 << 10).unwrap();
         let mut driver = Driver::new(Rdma::new(provider), config, Duration::ZERO).unwrap();
         driver.register(REGION, &memory).unwrap();
-        let (now, ended, events) = (Duration::ZERO, Vec::new(), Vec::new());
-        Self { driver, target, fabric, memory, now, ended, events }
+        let (now, ended, events, other) = (Duration::ZERO, Vec::new(), Vec::new(), None);
+        Self { silent: None, driver, target, other, fabric, memory, now, ended, events }
     }
 
     /// Lets both do what there is to do now.
     pub(super) fn run(&mut self) {
         for _ in 0..STEPS_MAX {
-            if !(self.turn_driver() | self.target.turn(self.now)) {
+            if !(self.turn_driver() | self.turn_targets()) {
                 return;
             }
         }
@@ -97,9 +102,9 @@ impl Rig {
     pub(super) fn run_asleep(&mut self) {
         self.turn_driver();
         for _ in 0..STEPS_MAX {
-            let slept = self.driver.transport_mut().arm();
+            let slept = self.driver.arm();
             let worked = self.target.turn(self.now);
-            let fd = self.driver.transport().fd().expect("a descriptor");
+            let fd = self.driver.fd().expect("a descriptor");
             let mut woken = [PollFd::new(fd, PollFlags::POLLIN)];
             if !slept || poll(&mut woken, PollTimeout::ZERO).expect("poll works") > 0 {
                 self.turn_driver();
@@ -108,6 +113,88 @@ impl Rig {
             }
         }
         panic!("something is to be done without end");
+    }
+
+    /// A driver with two paths, whose targets are prepared, before either connects. Number 1 is the other one.
+    pub(super) fn start_pair(config: DriverConfig, prepare: impl Fn(usize, &mut Target)) -> Self {
+        let mut rig = Self::start(config, |target| prepare(0, target));
+        rig.target.cntlid = 0x100;
+        let mut other = Target::new(&rig.fabric, other_route().address);
+        other.cntlid = 0x200;
+        prepare(1, &mut other);
+        rig.other = Some(other);
+        rig.add_path();
+        rig
+    }
+
+    /// Adds the path to the other target.
+    fn add_path(&mut self) {
+        let transport = Rdma::new(provider(&self.fabric));
+        self.driver.add_path(transport, other_route(), None, self.now).unwrap();
+    }
+
+    /// Another process takes the disk over, with the paths that there were; the driver that was there is killed.
+    pub(super) fn take_over(&mut self, config: DriverConfig) {
+        let association = self.driver.association().expect("it is connected");
+        let namespace = association.namespace(Nsid(1)).expect("it is there");
+        let identity = NamespaceIdentity::new(association.controller(), namespace);
+        let impacted = self.driver.impacted(self.now, Duration::MAX);
+        let transport = Rdma::new(provider(&self.fabric));
+        self.driver = Driver::resume(transport, config, &impacted, self.now).expect("resumed");
+        self.driver.register(REGION, &self.memory).expect("registered");
+        if self.other.is_some() {
+            self.add_path();
+        }
+        self.driver.open(self.now, identity);
+    }
+
+    /// The same, and both are in use.
+    pub(super) fn pair(config: DriverConfig, prepare: impl Fn(usize, &mut Target)) -> Self {
+        let mut rig = Self::start_pair(config, prepare);
+        rig.run();
+        assert!(
+            matches!(rig.events[..], [DriverEvent::Ready { .. }, DriverEvent::PathReady(..)]),
+            "{:?}",
+            rig.events
+        );
+        rig.events.clear();
+        rig
+    }
+
+    /// The target of a path.
+    pub(super) fn target_of(&mut self, path: usize) -> &mut Target {
+        if path == 0 { &mut self.target } else { self.other.as_mut().expect("there are two") }
+    }
+
+    /// Does something with the target of a path that has the disks meanwhile.
+    pub(super) fn with_target<R>(&mut self, path: usize, act: impl FnOnce(&mut Target) -> R) -> R {
+        let other = if path == 0 { None } else { self.other.as_mut() };
+        let Some(other) = other else { return act(&mut self.target) };
+        // A foreign disk is its own.
+        let shares = other.disks.is_empty();
+        if shares {
+            core::mem::swap(&mut self.target.disks, &mut other.disks);
+        }
+        let result = act(other);
+        if shares {
+            core::mem::swap(&mut self.target.disks, &mut other.disks);
+        }
+        result
+    }
+
+    fn turn_targets(&mut self) -> bool {
+        let now = self.now;
+        let mut worked = self.silent != Some(0) && self.target.turn(now);
+        if self.other.is_some() {
+            worked |= self.silent != Some(1) && self.with_target(1, |other| other.turn(now));
+            for path in [0, 1] {
+                // What is reset carries out nothing late.
+                if !core::mem::take(&mut self.target_of(path).reset).is_empty() {
+                    self.target_of(1 - path).held.clear();
+                }
+            }
+        }
+        worked
     }
 
     fn turn_driver(&mut self) -> bool {
@@ -155,6 +242,15 @@ impl Rig {
         let buffer = buffer(blocks);
         self.memory.fill(0, buffer.len, byte);
         BlockOp::Write { range: BlockRange::new(start, blocks), from: buffer, fua: false }
+    }
+}
+
+fn other_route() -> Route {
+    Route {
+        address: "192.0.2.2:4420".parse().unwrap(),
+        address_source: None,
+        source: None,
+        connect_timeout: Duration::from_secs(3),
     }
 }
 

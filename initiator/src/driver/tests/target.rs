@@ -1,15 +1,16 @@
 //! A target in the same process that does what a test tells it: NVMe/RDMA over loopback, without an engine behind it.
 
 use core::time::Duration;
+use nvme_proto::admin::ana::AnaWriter;
 use nvme_proto::admin::cross_controller_reset::{
     ControllerInstance, CrossControllerReset, ResetLogEntry, ResetLogHeader, ResetStatus,
 };
 use nvme_proto::admin::features::QueueCounts;
 use nvme_proto::admin::identify::{
     Cns, DescriptorWriter, IdList, Identify, IdentifyController, IdentifyNamespace, NamespaceIdType,
-    NvmController, oncs, sgls, vwc,
+    NvmController, cmic, oncs, sgls, vwc,
 };
-use nvme_proto::admin::log_page::{GetLogPage, LogPageId};
+use nvme_proto::admin::log_page::{AnaState, GetLogPage, LogPageId};
 use nvme_proto::fabrics::connect::{Connect, Connected};
 use nvme_proto::fabrics::fabrics_type;
 use nvme_proto::fabrics::property::{Capabilities, Property, PropertyGet, PropertySet};
@@ -17,7 +18,7 @@ use nvme_proto::nvm::{DsmRange, ReadWrite};
 use nvme_proto::opcode::{AdminOpcode, FabricsType, NvmOpcode};
 use nvme_proto::rdma::{AcceptData, Request};
 use nvme_proto::sgl::Sgl;
-use nvme_proto::{Cntlid, Cqe, Qid, Sqe, Status};
+use nvme_proto::{Cntlid, Cqe, Nsid, Qid, Sqe, Status};
 use nvmf_memory::Memory;
 use nvmf_rdma::loopback::{Fabric, Loopback};
 use nvmf_rdma::{
@@ -99,9 +100,13 @@ pub(crate) struct Target {
     pub(crate) late: bool,
     /// It has Cross-Controller Reset: each Admin queue has a controller of its own.
     pub(crate) resets: bool,
+    /// Controllers of other targets that it was asked to reset.
+    pub(crate) reset: Vec<Cntlid>,
+    /// Reports how its namespaces can be reached: all of them so.
+    pub(crate) access: Option<AnaState>,
     /// Reads of the log page for which a reset is under way; it is answered at once when this is 0.
     pub(crate) reset_takes: u32,
-    cntlid: u16,
+    pub(crate) cntlid: u16,
     /// It takes no connection.
     pub(crate) closed: bool,
     /// The I/O commands that came: opcode, NSID, first block, FUA.
@@ -136,6 +141,8 @@ impl Target {
             held: Vec::new(),
             late: false,
             resets: false,
+            reset: Vec::new(),
+            access: None,
             reset_takes: 0,
             cntlid: CNTLID,
             closed: false,
@@ -196,6 +203,17 @@ impl Target {
         let event = nvme_proto::admin::async_event::AsyncEvent::ATTACHED_NAMESPACE_ATTRIBUTE_CHANGED.emit();
         self.respond(&request, Status::SUCCESS, event, None);
         self.provider.flush();
+    }
+
+    /// Changes how its namespaces can be reached, and announces it.
+    pub(crate) fn set_access(&mut self, access: AnaState) {
+        self.access = Some(access);
+        if !self.event_requests.is_empty() {
+            let request = self.event_requests.remove(0);
+            let event = nvme_proto::admin::async_event::AsyncEvent::ANA_CHANGE.emit();
+            self.respond(&request, Status::SUCCESS, event, None);
+            self.provider.flush();
+        }
     }
 
     /// Carries out the oldest command that is held back.
@@ -399,6 +417,13 @@ impl Target {
                 let entry = ResetLogEntry::new(&impacted, Cntlid(self.cntlid), status);
                 self.deliver(capsule, &[ResetLogHeader::new(1).as_bytes(), entry.as_bytes()].concat());
             }
+            (AdminOpcode::GET_LOG_PAGE, _) if GetLogPage::parse(sqe).lid == LogPageId::ANA => {
+                let mut page = vec![0; 4096];
+                let mut writer = AnaWriter::new(&mut page, 1).unwrap();
+                let state = self.access.expect("it reports it");
+                writer.push(1, 1, state, self.disks.keys().copied().map(Nsid)).unwrap();
+                self.deliver(capsule, &page);
+            }
             (AdminOpcode::GET_LOG_PAGE, _) => {
                 let len = sqe.sgl.parse().map_or(0, |sgl| sgl.len());
                 self.deliver(capsule, &vec![0; len as usize]);
@@ -408,6 +433,10 @@ impl Target {
             }
             (AdminOpcode::CROSS_CONTROLLER_RESET, _) => {
                 let impacted = CrossControllerReset::parse(sqe).impacted;
+                if impacted.cntlid.0 >> 8 != self.cntlid >> 8 {
+                    self.reset.push(impacted.cntlid);
+                    return self.respond(capsule, Status::SUCCESS, 1, None);
+                }
                 assert_eq!(
                     (impacted.cntlid.0, impacted.random),
                     (self.cntlid - 1, u64::from(self.cntlid) - 1)
@@ -436,7 +465,9 @@ impl Target {
                 page.iorcsz = 1.into();
                 page.sgls = (sgls::SUPPORTED | sgls::KSDBDS | sgls::SAOS).into();
                 page.mdts = self.transfer_pages;
-                page.oaes = (1 << 8).into();
+                page.oaes = (1 << 8 | 1 << 11).into();
+                page.cmic = if self.access.is_some() { cmic::ANARS } else { 0 };
+                page.anatt = 10;
                 page.oncs = (oncs::DATASET_MANAGEMENT | oncs::WRITE_ZEROES | oncs::COMPARE).into();
                 page.vwc = if self.write_cache { vwc::PRESENT } else { 0 };
                 page.ctratt = u32::from(self.traffic_based_keep_alive).wrapping_shl(6).into();

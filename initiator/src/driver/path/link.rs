@@ -1,34 +1,19 @@
 //! Queues: opened, connected, closed; the transport, replaced when its device is lost.
 
 use super::queue::{LinkState, Owner, Queue};
-use super::{Driver, DriverEvent, EVENTS_AT_ONCE};
+use super::{Lost, Note, Path};
+use crate::driver::fence::Impacted;
+use crate::driver::operation::OTHERS;
 use crate::options::AddressSource;
 use crate::transport::{Event, OpenQueue, Transport};
 use core::time::Duration;
 use nvme_proto::Qid;
-use nvmf_host::{Association, AssociationError, FlowControl, Impacted, QueueFailure};
+use nvmf_host::{Association, AssociationError, FlowControl, QueueFailure};
 
 /// How long is looked whether a controller that ended an I/O queue ended them all: one that died has.
 const IO_END_GRACE: Duration = Duration::from_millis(20);
-
-/// Writes that were in flight when a controller was lost: nothing is issued before they cannot take effect any more.
-#[derive(Debug)]
-pub(super) struct Fence {
-    impacted: Impacted,
-    /// It can be reset through another controller, as far as is known: then nothing has to be waited for.
-    may_reset: bool,
-}
-
-impl Fence {
-    pub(super) fn new(impacted: Impacted) -> Self {
-        Self { impacted, may_reset: impacted.instance.is_some() }
-    }
-
-    /// How long not to connect.
-    pub(super) fn pause(&self, now: Duration) -> Duration {
-        if self.may_reset { Duration::ZERO } else { self.impacted.until.saturating_sub(now) }
-    }
-}
+/// Connection events taken in one turn.
+const EVENTS_AT_ONCE: usize = 16;
 
 /// An I/O queue that the controller ended.
 #[derive(Debug)]
@@ -39,7 +24,7 @@ pub(super) struct IoEnd {
     pub(super) until: Duration,
 }
 
-impl<T: Transport> Driver<T> {
+impl<T: Transport> Path<T> {
     /// Begins a new association, over a new transport if the device of the last one may be gone.
     pub(super) fn reconnect(&mut self, now: Duration) {
         self.ended_by_controller = false;
@@ -53,17 +38,12 @@ impl<T: Transport> Driver<T> {
         let made = self
             .replace_transport()
             .map_err(|reason| AssociationError::Queue { qid: Qid(0), failure: QueueFailure::Other(reason) });
-        self.fence = self.fence.take_if(|fence| fence.impacted.until > now);
-        let mut config = self.config.association.clone();
-        config.impacted = self.fence.as_ref().map(|fence| fence.impacted);
-        match made.and_then(|()| Association::new(config, now)) {
+        match made.and_then(|()| Association::new(self.config.association.clone(), now)) {
             Ok(association) => self.association = Some(association),
             Err(error) => {
-                self.recovery.on_lost(now, &error);
-                self.events.push_back(DriverEvent::AttemptFailed(error));
+                self.on_failed(now, error);
                 // There is nothing to close.
-                let pause = self.time_to_fence(now);
-                self.recovery.on_closed(now, pause);
+                self.recovery.on_closed(now);
             }
         }
     }
@@ -89,11 +69,6 @@ impl<T: Transport> Driver<T> {
         self.transport = transport;
         self.replaced = self.replaced.wrapping_add(1);
         Ok(())
-    }
-
-    /// How long not to connect: a controller that was lost may still carry out writes, and cannot be reset.
-    pub(super) fn time_to_fence(&self, now: Duration) -> Duration {
-        self.fence.as_ref().map_or(Duration::ZERO, |fence| fence.pause(now))
     }
 
     pub(super) fn open_queue(&mut self, now: Duration, qid: Qid, private_data: &[u8; 32], entries: u16) {
@@ -180,17 +155,11 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// The association failed.
-    pub(super) fn on_failed(&mut self, error: &AssociationError) {
-        if let (AssociationError::NotReset { .. }, Some(fence)) = (error, &mut self.fence) {
-            fence.may_reset = false;
-        }
-    }
-
     /// Every queue is connected: what Connect agreed about flow control holds now.
-    pub(super) fn on_ready(&mut self) {
-        self.fence = None;
+    pub(super) fn on_ready(&mut self, now: Duration) {
+        self.lost = None;
         let Some(association) = &self.association else { return };
+        self.quiesce = Some(association.quiesce_time(now, false));
         let controller = association.controller();
         if controller.flow_control == FlowControl::Disabled {
             let entries = controller.io_queue_entries;
@@ -203,6 +172,10 @@ impl<T: Transport> Driver<T> {
     /// Closes what is connected, and forgets the rest.
     pub(super) fn close_queues(&mut self, now: Duration) {
         self.closing = true;
+        if self.has_company && !self.shut {
+            // What was in flight goes on elsewhere as soon as nothing of this path's can reach its memory.
+            self.queues.iter_mut().flatten().for_each(|queue| queue.link = LinkState::Closed);
+        }
         for queue in self.queues.iter_mut().flatten() {
             match queue.link {
                 LinkState::Connected => self.transport.disconnect(queue.qid, self.shut),
@@ -211,6 +184,11 @@ impl<T: Transport> Driver<T> {
             }
         }
         self.close_if_gone(now);
+    }
+
+    /// Its connections are being closed, which may take its time.
+    pub(super) fn is_closing(&self) -> bool {
+        self.closing && !self.shut
     }
 
     fn close_if_gone(&mut self, now: Duration) {
@@ -233,7 +211,7 @@ impl<T: Transport> Driver<T> {
             for owner in queue.into_owners() {
                 if let Owner::Admin(number) = owner {
                     self.admin_lost = true;
-                    self.events.push_back(DriverEvent::Admin(number, None));
+                    self.notes.push_back(Note::Admin(number, None));
                 }
             }
         }
@@ -242,25 +220,38 @@ impl<T: Transport> Driver<T> {
 
     /// The association is at its end.
     pub(super) fn on_closed(&mut self, now: Duration) {
-        // What was in flight and changes nothing may be carried out at any time.
-        let changes = self.operations.has_writes_in_flight() || self.admin_lost;
-        if let Some(association) = self.association.take()
-            && changes
-        {
-            let until = now.saturating_add(association.quiesce_time(now, self.ended_by_controller));
-            let instance = association.controller().instance;
-            self.fence = Some(Fence::new(Impacted { instance, until }));
-        }
+        let lost = self.association.take().map(|association| Lost {
+            impacted: Impacted {
+                controller: association.controller().instance.map(|instance| (self.config.address, instance)),
+                until: now.saturating_add(association.quiesce_time(now, self.ended_by_controller)),
+            },
+            admin: self.admin_lost,
+        });
         if self.shut {
             self.recovery.stop();
         }
-        let pause = self.time_to_fence(now);
-        self.recovery.on_closed(now, pause);
-        self.operations.on_lost(&self.recovery);
-        if self.shut {
-            self.operations.fail_waiting(nvmf_block::BlockError::Gone);
-            self.fail_admin();
-            self.events.push_back(DriverEvent::Closed);
+        self.recovery.on_closed(now);
+        self.notes.push_back(Note::Closed(lost));
+    }
+
+    /// The next I/O queue for operations of this kind, in turn, that has room.
+    pub(in crate::driver) fn next_queue(&mut self, kind: usize) -> Option<usize> {
+        let all = self.queues.len().checked_sub(1)?;
+        // A controller may give fewer queues than there are to be for the others alone.
+        let others = Some(usize::from(self.config.write_queues)).filter(|&others| others < all).unwrap_or(0);
+        let (first, count) = match kind {
+            _ if others == 0 => (1, all),
+            OTHERS => (1, others),
+            _ => (1 + others, all - others),
+        };
+        for _ in 0..count {
+            let round = &mut self.rounds[kind];
+            *round = (*round + 1) % count;
+            let index = first + *round;
+            if self.queues[index].as_ref().is_some_and(|queue| queue.room() > 0) {
+                return Some(index);
+            }
         }
+        None
     }
 }

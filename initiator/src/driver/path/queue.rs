@@ -10,7 +10,7 @@ use nvmf_host::{Command, CommandId, FlowControl, Outcome, Violation};
 
 /// Whose a command is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Owner {
+pub(in crate::driver) enum Owner {
     /// The association's own.
     Association(CommandId),
     /// The user's admin command of this number.
@@ -44,7 +44,7 @@ struct Request {
 
 /// A queue.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(in crate::driver) struct Queue {
     pub(super) qid: Qid,
     pub(super) link: LinkState,
     commands: nvmf_host::Queue<u16>,

@@ -3,7 +3,7 @@
 //! The thread is one for the whole process, so however many connections authenticate, they take one processor. A driver
 //! has no more than one task there.
 
-use super::Driver;
+use super::Path;
 use crate::options::SecretsSource;
 use crate::transport::Transport;
 use core::time::Duration;
@@ -48,12 +48,10 @@ pub(super) struct Computing {
     pub(super) look_at: Duration,
 }
 
-impl<T: Transport> Driver<T> {
-    /// Authenticates every queue again, with these secrets from now on. [`super::DriverEvent::AuthenticatedAgain`] follows, or
-    /// the association is lost. Nothing happens, and `false` is returned, where the controller did not ask for
-    /// authentication, or while something else is under way. Where an authentication has made the key for TLS, the Admin
-    /// queue alone is authenticated; connections that are there keep their key.
-    pub fn authenticate_again(&mut self, now: Duration, secrets: Secrets) -> bool {
+impl<T: Transport> Path<T> {
+    /// Authenticates every queue again, with these secrets from now on. [`super::Note::AuthenticatedAgain`] follows, or
+    /// the association is lost.
+    pub(in crate::driver) fn authenticate_again(&mut self, now: Duration, secrets: Secrets) -> bool {
         self.config.secrets = Some(secrets);
         let begun = self.association.as_mut().is_some_and(|association| association.authenticate_again(now));
         self.act(now);

@@ -1,0 +1,96 @@
+//! Asymmetric Namespace Access: the log page, its changes, and what statuses tell of them.
+
+use super::*;
+use nvme_proto::admin::ana::AnaWriter;
+use nvme_proto::admin::async_event::{AsyncEvent, notice};
+use nvme_proto::admin::identify::{cmic, lpa};
+use nvme_proto::admin::log_page::AnaState;
+
+/// A page of groups, each with its namespaces.
+fn page(groups: &[(u32, AnaState, &[u32])]) -> Vec<u8> {
+    let mut page = vec![0; 64 << 10];
+    let mut writer = AnaWriter::new(&mut page, 1).unwrap();
+    for &(group, state, nsids) in groups {
+        writer.push(group, 1, state, nsids.iter().copied().map(Nsid)).unwrap();
+    }
+    let len = writer.len();
+    page.truncate(len);
+    page
+}
+
+fn controller(groups: &[(u32, AnaState, &[u32])]) -> Controller {
+    let mut controller = Controller::new();
+    controller.identify.cmic = cmic::ANARS;
+    controller.identify.anatt = 10;
+    controller.identify.oaes = (notice::ANA_CHANGE | notice::ATTACHED_NAMESPACE_ATTRIBUTE).into();
+    controller.access = page(groups);
+    controller
+}
+
+fn access(association: &Association) -> [AnaState; 2] {
+    [1, 5].map(|nsid| association.access(Nsid(nsid)))
+}
+
+#[test]
+fn states_are_known_when_ready_and_after_each_change() {
+    let (optimized, inaccessible) = (AnaState::OPTIMIZED, AnaState::INACCESSIBLE);
+    let mut controller = controller(&[(1, optimized, &[1]), (2, inaccessible, &[5])]);
+    let mut association = ready(&mut controller, config());
+    assert_eq!(access(&association), [optimized, inaccessible]);
+    controller.access = page(&[(1, AnaState::NON_OPTIMIZED, &[1])]);
+    controller.announce(&mut association, SECOND, AsyncEvent::ANA_CHANGE.emit());
+    assert!(association.is_scanning(), "nothing is issued while it is looked into");
+    assert_eq!(controller.serve(&mut association, SECOND), [Told::AccessChanged]);
+    assert_eq!(access(&association), [AnaState::NON_OPTIMIZED, inaccessible], "one is not named");
+    controller.announce(&mut association, SECOND, AsyncEvent::ANA_CHANGE.emit());
+    assert_eq!(controller.serve(&mut association, SECOND), [], "nothing changed");
+}
+
+#[test]
+fn long_page_is_read_in_pieces() {
+    let many: Vec<u32> = (1..5000).collect();
+    let mut controller = controller(&[(1, AnaState::INACCESSIBLE, &many), (9, AnaState::OPTIMIZED, &[5000])]);
+    controller.identify.lpa = lpa::EXTENDED_DATA;
+    let association = ready(&mut controller, config());
+    assert_eq!(association.access(Nsid(4999)), AnaState::INACCESSIBLE);
+    assert_eq!(association.access(Nsid(5000)), AnaState::OPTIMIZED);
+    assert_eq!(association.access(Nsid(5001)), AnaState::INACCESSIBLE);
+}
+
+#[test]
+fn without_the_page_every_namespace_is_optimized() {
+    let mut controller = controller(&[]);
+    controller.refuse.insert("access", Status::INVALID_FIELD.with_dnr());
+    let association = ready(&mut controller, config());
+    assert_eq!(access(&association), [AnaState::OPTIMIZED; 2]);
+}
+
+#[test]
+fn status_marks_its_group_and_has_the_page_read_but_not_without_end() {
+    let optimized = AnaState::OPTIMIZED;
+    let mut controller = controller(&[(1, optimized, &[1, 5])]);
+    let mut association = ready(&mut controller, config());
+    controller.seen.clear();
+    let mut now = SECOND;
+    for _ in 0..100 {
+        association.on_ana_status(now, Nsid(1), Status::ANA_TRANSITION);
+        assert_eq!(access(&association), [AnaState::CHANGE; 2]);
+        let told = pass(&mut controller, &mut association, &mut now.clone(), now);
+        if !told.is_empty() {
+            assert_eq!((told, access(&association)), (vec![Told::AccessChanged], [optimized; 2]));
+        }
+        now += SECOND / 100;
+    }
+    let reads = controller.seen.iter().filter(|&&name| name == "access").count();
+    assert!((5..=12).contains(&reads), "{reads} in a second");
+}
+
+#[test]
+fn change_that_does_not_end_fails_the_association() {
+    let mut controller = controller(&[(1, AnaState::CHANGE, &[1, 5])]);
+    let mut association = ready(&mut controller, config());
+    let mut now = Duration::ZERO;
+    assert_eq!(pass(&mut controller, &mut association, &mut now, 19 * SECOND), []);
+    let told = pass(&mut controller, &mut association, &mut now, 22 * SECOND);
+    assert!(matches!(told[0], Told::Failed(AssociationError::AnaChange { .. })), "{told:?}");
+}

@@ -1,0 +1,155 @@
+//! Fences: what a controller that was lost may still carry out.
+//!
+//! A command that changes a disk and was in flight when its controller was lost may take effect at any time until the
+//! controller is known to have dropped it. Issued again before, on any path, the late copy could land on top of what
+//! was written since. So the blocks that it names are fenced: nothing that changes one of them is issued. A fence falls
+//! when the controller was reset through another one (Cross-Controller Reset), or when it must have noticed the loss and
+//! had its time to drop what it had begun.
+
+use super::Driver;
+use super::operation::Wait;
+use super::path::Lost;
+use super::policy::PathSet;
+use crate::transport::Transport;
+use core::time::Duration;
+use nvme_proto::Nsid;
+use nvme_proto::admin::cross_controller_reset::ControllerInstance;
+use nvmf_block::BlockRange;
+use std::net::SocketAddr;
+
+/// A controller that was lost, with commands of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Impacted {
+    /// Where it was, and what Cross-Controller Reset knows it by; `None` where it has none, or nobody knows which it is.
+    pub controller: Option<(SocketAddr, ControllerInstance)>,
+    /// When it needs no reset any more.
+    pub until: Duration,
+}
+
+impl Impacted {
+    fn instance(&self) -> Option<ControllerInstance> {
+        self.controller.map(|(_, instance)| instance)
+    }
+}
+
+#[derive(Debug)]
+struct Fence {
+    impacted: Impacted,
+    ranges: Vec<(Nsid, BlockRange)>,
+    /// Nobody knows what was in flight: a command of the user's, or those of another process.
+    everything: bool,
+    /// The path through which it is being reset.
+    resetting: Option<usize>,
+    /// The paths that could not reset it.
+    tried: PathSet,
+}
+
+impl Fence {
+    fn new(impacted: Impacted, ranges: Vec<(Nsid, BlockRange)>, everything: bool) -> Self {
+        Self { impacted, ranges, everything, resetting: None, tried: PathSet::default() }
+    }
+}
+
+/// All fences: mostly none.
+#[derive(Debug, Default)]
+pub(super) struct Fences(Vec<Fence>);
+
+impl Fences {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Whether a change of these blocks has to wait.
+    pub(super) fn holds(&self, nsid: Nsid, range: BlockRange) -> bool {
+        let overlaps = |&(other, fenced): &(Nsid, BlockRange)| {
+            let end = |range: BlockRange| range.start.saturating_add(range.blocks);
+            other == nsid && fenced.start < end(range) && range.start < end(fenced)
+        };
+        self.0.iter().any(|fence| fence.everything || fence.ranges.iter().any(overlaps))
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Duration> {
+        self.0.iter().map(|fence| fence.impacted.until).min()
+    }
+
+    /// What another process had sent to these controllers is not known here.
+    pub(super) fn resume(&mut self, now: Duration, impacted: &[Impacted]) {
+        let lasting = impacted.iter().filter(|impacted| impacted.until > now);
+        self.0.extend(lasting.map(|&impacted| Fence::new(impacted, Vec::new(), true)));
+    }
+
+    /// A path has another association than before, or none: what it could not do it may be able to do now.
+    pub(super) fn on_path_lost(&mut self, path: usize) {
+        for fence in &mut self.0 {
+            fence.resetting.take_if(|resetting| *resetting == path);
+            fence.tried.remove(path);
+        }
+    }
+}
+
+impl<T: Transport> Driver<T> {
+    /// What may still be carried out if nothing more reaches the controllers from now on, or from any later time until something
+    /// happens to a path. `unknown`: for how long, of a controller that was never connected.
+    #[must_use]
+    pub fn impacted(&self, now: Duration, unknown: Duration) -> Vec<Impacted> {
+        let paths = self.paths.iter().map(|path| path.impacted(now, unknown));
+        self.fences.0.iter().map(|fence| fence.impacted).chain(paths).collect()
+    }
+
+    /// A controller that was lost may still carry something out.
+    #[must_use]
+    pub fn is_fenced(&self) -> bool {
+        !self.fences.is_empty()
+    }
+
+    /// A controller was lost, and its connections are closed.
+    pub(super) fn fence(&mut self, now: Duration, path: usize, lost: &Lost) {
+        self.fences.on_path_lost(path);
+        let ranges = self.operations.changes_in_flight(path);
+        if (lost.admin || !ranges.is_empty()) && lost.impacted.until > now {
+            self.fences.0.push(Fence::new(lost.impacted, ranges, lost.admin));
+        }
+    }
+
+    /// Has fenced controllers reset through paths that are ready, each through one after the other until one can.
+    pub(super) fn reset_fenced(&mut self, now: Duration) {
+        let before = self.fences.0.len();
+        // The controller is there again, in another life: it has been reset since. Elsewhere the same number may be that of another
+        // target's controller.
+        self.fences.0.retain(|fence| {
+            let Some((address, impacted)) = fence.impacted.controller else { return true };
+            let ready = self.paths.iter().filter(|path| path.is_ready() && path.config.address == address);
+            let mut own = ready.filter_map(|path| path.association.as_ref()?.controller().instance);
+            !own.any(|own| impacted != own && impacted.cntlid == own.cntlid)
+        });
+        if self.fences.0.len() < before {
+            self.operations.resume(Wait::Fence);
+        }
+        for fence in self.fences.0.iter_mut().filter(|fence| fence.resetting.is_none()) {
+            let Some(impacted) = fence.impacted.instance() else { continue };
+            for (number, path) in self.paths.iter_mut().enumerate() {
+                if !fence.tried.contains(number) && path.reset(now, impacted) {
+                    fence.resetting = Some(number);
+                    break;
+                }
+            }
+        }
+    }
+
+    pub(super) fn on_reset_ended(&mut self, path: usize, impacted: ControllerInstance, successful: bool) {
+        if successful {
+            self.fences.0.retain(|fence| fence.impacted.instance() != Some(impacted));
+            return self.operations.resume(Wait::Fence);
+        }
+        let of_it = |fence: &&mut Fence| fence.impacted.instance() == Some(impacted);
+        for fence in self.fences.0.iter_mut().filter(of_it) {
+            fence.resetting = None;
+            fence.tried.insert(path);
+        }
+    }
+
+    pub(super) fn on_fence_timeout(&mut self, now: Duration) {
+        self.fences.0.retain(|fence| fence.impacted.until > now);
+        self.operations.resume(Wait::Fence);
+    }
+}

@@ -1,0 +1,287 @@
+//! The namespaces that operations go to. Each is pinned to the disk that it was: nothing is issued to another disk. And
+//! each has the paths that lead to it now, as well as any does.
+
+use super::operation::Wait;
+use super::path::Path;
+use super::policy::PathSet;
+use super::{Driver, DriverEvent};
+use crate::transport::Transport;
+use core::time::Duration;
+use nvme_proto::Nsid;
+use nvme_proto::admin::log_page::AnaState;
+use nvmf_block::BlockError;
+use nvmf_host::{Mismatch, NamespaceIdentity};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Why operations on a namespace wait, though there is a path to its subsystem.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reason {
+    /// Another disk is there.
+    Foreign(Mismatch),
+    /// No controller can say now which disk is there.
+    Unknown,
+    /// No controller gives access to it now (ANA).
+    NoAccess,
+}
+
+#[derive(Debug)]
+struct Blocked {
+    reason: Reason,
+    /// When operations fail instead of waiting; `None` is never.
+    fails_at: Option<Duration>,
+    failed: bool,
+}
+
+#[derive(Debug)]
+struct Head {
+    /// As it was when it was opened, or first seen.
+    opened: NamespaceIdentity,
+    /// Somebody opened it, or submitted an operation to it.
+    in_use: bool,
+    blocked: Option<Blocked>,
+    /// Where its operations go: the optimized paths, or else the others that give access.
+    paths: PathSet,
+    /// The paths that show another disk.
+    foreign_on: PathSet,
+}
+
+impl Head {
+    fn new(opened: NamespaceIdentity, in_use: bool) -> Self {
+        let (paths, foreign_on) = (PathSet::default(), PathSet::default());
+        Self { opened, in_use, blocked: None, paths, foreign_on }
+    }
+
+    fn admission(&self) -> Admission {
+        match self.blocked {
+            Some(Blocked { failed: true, .. }) => Admission::Fail(BlockError::Gone),
+            _ => Admission::On(self.paths),
+        }
+    }
+}
+
+/// By NSID.
+#[derive(Debug, Default)]
+pub(super) struct Heads {
+    heads: BTreeMap<Nsid, Head>,
+    /// The paths that are ready: where operations on namespaces that nobody knows go, to fail.
+    ready: PathSet,
+}
+
+/// Where an operation on a namespace may be issued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// On one of these paths; on none, it waits.
+    On(PathSet),
+    Fail(BlockError),
+}
+
+impl Heads {
+    pub(super) fn admission(&self, nsid: Nsid) -> Admission {
+        self.heads.get(&nsid).map_or(Admission::On(self.ready), Head::admission)
+    }
+
+    /// The bytes in a block as its opener counts them.
+    pub(super) fn block_size(&self, nsid: Nsid) -> Option<u32> {
+        self.heads.get(&nsid).map(|head| head.opened.geometry.block_size)
+    }
+
+    /// The bytes in it, on whichever path.
+    pub(super) fn bytes(&self, nsid: Nsid) -> Option<u64> {
+        self.heads.get(&nsid).map(|head| head.opened.geometry.bytes())
+    }
+
+    /// The namespaces in use that are not the disks that they were.
+    pub(super) fn foreign(&self) -> impl Iterator<Item = (Nsid, Mismatch)> + '_ {
+        self.heads.iter().filter(|(_, head)| head.in_use).filter_map(|(&nsid, head)| match head.blocked {
+            Some(Blocked { reason: Reason::Foreign(mismatch), .. }) => Some((nsid, mismatch)),
+            _ => None,
+        })
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Duration> {
+        let blocked = self.heads.values().filter_map(|head| head.blocked.as_ref());
+        blocked.filter(|blocked| !blocked.failed).filter_map(|blocked| blocked.fails_at).min()
+    }
+
+    /// The namespaces that are known.
+    pub(super) fn nsids(&self) -> impl Iterator<Item = Nsid> + '_ {
+        self.heads.keys().copied()
+    }
+
+    /// Whether a path shows another disk as this namespace.
+    pub(super) fn is_foreign_on(&self, nsid: Nsid, path: usize) -> bool {
+        self.heads.get(&nsid).is_some_and(|head| head.foreign_on.contains(path))
+    }
+}
+
+/// What the paths that are ready show of a namespace.
+#[derive(Debug, Default)]
+struct Sight {
+    optimized: PathSet,
+    non_optimized: PathSet,
+    foreign: PathSet,
+    mismatch: Option<Mismatch>,
+    /// The blocks in it, on whichever path that shows it.
+    blocks: Option<u64>,
+    no_access: bool,
+    unknown: bool,
+}
+
+impl Sight {
+    /// `back`: this path was connected again just now. What is not there then may come later: a target that was started again
+    /// opens its disks one by one.
+    fn of<T: Transport>(paths: &[Path<T>], opened: &NamespaceIdentity, back: Option<usize>) -> Self {
+        let mut sight = Self::default();
+        for (number, path) in paths.iter().enumerate().filter(|(_, path)| path.is_ready()) {
+            let Some(association) = &path.association else { continue };
+            let Some(namespace) = association.namespace(opened.nsid) else {
+                sight.unknown |= association.is_unknown(opened.nsid) || back == Some(number);
+                continue;
+            };
+            let identity = NamespaceIdentity::new(association.controller(), namespace);
+            if let Err(mismatch) = opened.check(&identity) {
+                sight.foreign.insert(number);
+                sight.mismatch.get_or_insert(mismatch);
+                continue;
+            }
+            let blocks = identity.geometry.blocks;
+            sight.blocks = Some(sight.blocks.map_or(blocks, |least| least.min(blocks)));
+            match association.access(opened.nsid) {
+                AnaState::OPTIMIZED => sight.optimized.insert(number),
+                AnaState::NON_OPTIMIZED => sight.non_optimized.insert(number),
+                _ => sight.no_access = true,
+            }
+        }
+        sight
+    }
+
+    fn paths(&self) -> PathSet {
+        if self.optimized.is_empty() { self.non_optimized } else { self.optimized }
+    }
+}
+
+impl<T: Transport> Driver<T> {
+    /// Pins a namespace to the disk that somebody opened. A namespace that is in use already keeps the disk that it was opened as.
+    ///
+    /// What is not pinned by this is pinned to what the namespace was when the driver first saw it.
+    pub fn open(&mut self, now: Duration, identity: NamespaceIdentity) {
+        let nsid = identity.nsid;
+        if self.heads.heads.get(&nsid).is_none_or(|head| !head.in_use) {
+            self.heads.heads.insert(nsid, Head::new(identity, true));
+            self.check_heads(now, None);
+        }
+    }
+
+    /// The bytes in a namespace that is in use or was seen, on whichever path: while it grows, the least.
+    #[must_use]
+    pub fn bytes(&self, nsid: Nsid) -> Option<u64> {
+        self.heads.bytes(nsid)
+    }
+
+    /// An operation was submitted: where it may go. From now on events tell what happens to the namespace.
+    pub(super) fn use_head(&mut self, nsid: Nsid) -> Admission {
+        let Some(head) = self.heads.heads.get_mut(&nsid) else { return Admission::On(self.heads.ready) };
+        if !core::mem::replace(&mut head.in_use, true)
+            && let Some(Blocked { reason: Reason::Foreign(mismatch), .. }) = head.blocked
+        {
+            self.events.push_back(DriverEvent::Foreign(nsid, mismatch));
+        }
+        head.admission()
+    }
+
+    /// The namespaces in use in whose place there is another disk now, on every path that shows any, and how it differs.
+    /// Operations on them wait for the disk that was opened, and fail when that takes longer than a lost connection may.
+    pub fn foreign(&self) -> impl Iterator<Item = (Nsid, Mismatch)> + '_ {
+        self.heads.foreign()
+    }
+
+    /// Compares every namespace with the disk that it was, and finds the paths that lead to it: after a connection, a loss or a
+    /// change, and before anything is issued. `back`: this path was connected again just now.
+    pub(super) fn check_heads(&mut self, now: Duration, back: Option<usize>) {
+        let Heads { heads, ready } = &mut self.heads;
+        *ready = PathSet::default();
+        for (number, path) in self.paths.iter().enumerate().filter(|(_, path)| path.is_ready()) {
+            ready.insert(number);
+            let Some(association) = &path.association else { continue };
+            for namespace in association.namespaces() {
+                let identity = || NamespaceIdentity::new(association.controller(), namespace);
+                heads.entry(namespace.nsid).or_insert_with(|| Head::new(identity(), false));
+            }
+        }
+        let wait_max = self.paths[0].recovery.io_wait_max();
+        for (&nsid, head) in heads {
+            let sight = Sight::of(&self.paths, &head.opened, back);
+            head.paths = sight.paths();
+            if let Some(blocks) = sight.blocks {
+                // It may have grown, which its users may have been told: it must not shrink again.
+                head.opened.geometry.blocks = blocks;
+            }
+            let new_foreign = sight.foreign.without(head.foreign_on);
+            head.foreign_on = sight.foreign;
+            if ready.is_empty() {
+                // Nothing new is known.
+                continue;
+            }
+            let reason = match sight.mismatch {
+                _ if !head.paths.is_empty() => None,
+                Some(mismatch) => Some(Reason::Foreign(mismatch)),
+                None if sight.no_access => Some(Reason::NoAccess),
+                None if sight.unknown || head.blocked.is_some() => Some(Reason::Unknown),
+                None => {
+                    // It was taken away while its controllers are there: nobody waits for it, and its operations fail.
+                    head.paths = *ready;
+                    None
+                }
+            };
+            if let (Some(mismatch), false, true) = (sight.mismatch, head.paths.is_empty(), head.in_use) {
+                let event = |path| DriverEvent::PathForeign(path, nsid, mismatch);
+                self.events.extend(new_foreign.iter().map(event));
+            }
+            set(head, reason, now, wait_max, &mut self.events);
+        }
+        self.operations.resume(Wait::Path);
+    }
+
+    /// Operations that waited too long for their disk fail.
+    pub(super) fn fail_blocked(&mut self, now: Duration) {
+        for (&nsid, head) in &mut self.heads.heads {
+            let due = |blocked: &&mut Blocked| blocked.fails_at.is_some_and(|at| at <= now);
+            if let Some(blocked) = head.blocked.as_mut().filter(due)
+                && !core::mem::replace(&mut blocked.failed, true)
+            {
+                self.operations.fail_waiting_on(nsid, BlockError::Gone);
+            }
+        }
+    }
+}
+
+/// Records whether a namespace is blocked, and queues the event. The time that its operations wait runs from the first reason.
+fn set(
+    head: &mut Head,
+    reason: Option<Reason>,
+    now: Duration,
+    wait_max: Option<Duration>,
+    events: &mut VecDeque<DriverEvent>,
+) {
+    let before = head.blocked.as_ref().map(|blocked| blocked.reason);
+    if before == reason {
+        return;
+    }
+    let nsid = head.opened.nsid;
+    match (reason, &mut head.blocked) {
+        (None, blocked) => *blocked = None,
+        (Some(reason), Some(blocked)) => blocked.reason = reason,
+        (Some(reason), blocked @ None) => {
+            let fails_at = wait_max.map(|most| now.saturating_add(most));
+            *blocked = Some(Blocked { reason, fails_at, failed: false });
+        }
+    }
+    if !head.in_use {
+        return;
+    }
+    match (before, reason) {
+        (_, Some(Reason::Foreign(mismatch))) => events.push_back(DriverEvent::Foreign(nsid, mismatch)),
+        (Some(Reason::Foreign(_)), None) => events.push_back(DriverEvent::Restored(nsid)),
+        _ => {}
+    }
+}

@@ -1,0 +1,204 @@
+//! Block operations, given to paths and issued there part by part.
+
+use super::Driver;
+use super::heads::Admission;
+use super::operation::{OTHERS, READS, Wait};
+use crate::transport::Transport;
+use core::time::Duration;
+use nvme_proto::{Nsid, Status};
+use nvmf_block::{BlockError, BlockOp};
+use nvmf_host::io::Parts;
+use nvmf_host::{Association, Fate, Outcome, Recovery, status};
+
+/// Time between two scans of the namespaces that a status causes.
+const DOUBT_INTERVAL: Duration = Duration::from_secs(1);
+
+impl<T: Transport> Driver<T> {
+    /// Issues parts while there is room.
+    pub(super) fn issue(&mut self, now: Duration) {
+        loop {
+            while let Some(index) = self.operations.pop_unrouted() {
+                if let Some(nsid) = self.operations.get(index).map(|operation| operation.nsid) {
+                    self.route(index, self.heads.admission(nsid));
+                }
+            }
+            self.issue_admin(now);
+            for path in 0..self.paths.len() {
+                self.issue_on(now, path);
+            }
+            // What a path may not have any more goes to another.
+            if !self.operations.has_unrouted() {
+                return;
+            }
+        }
+    }
+
+    /// Gives an operation that has nothing in flight to a path, or has it wait for one.
+    pub(super) fn route(&mut self, index: u32, admission: Admission) {
+        match admission {
+            Admission::Fail(error) => self.operations.end(index, Err(error)),
+            Admission::On(paths) => {
+                let avoid = self.operations.get(index).and_then(|operation| operation.avoid);
+                let paths = avoid.map_or(paths, |avoid| paths.rather_without(avoid));
+                match self.operations.chooser.choose(paths) {
+                    Some(path) => self.operations.route(index, path),
+                    None => self.operations.wait(index, Wait::Path),
+                }
+            }
+        }
+    }
+
+    fn issue_on(&mut self, now: Duration, path: usize) {
+        // While a change is looked into, nobody knows which disk is where.
+        let association = self.paths[path].association.as_ref();
+        if !self.paths[path].is_ready() || association.is_none_or(Association::is_scanning) {
+            return;
+        }
+        for kind in [READS, OTHERS] {
+            while let Some(&index) = self.operations.ready[path][kind].front()
+                && let Some(queue) = self.paths[path].next_queue(kind)
+                && self.issue_part(now, path, index, queue)
+            {}
+        }
+    }
+
+    /// Issues one part of the operation at the head of the path's queue; `false` when it could not be sent.
+    fn issue_part(&mut self, now: Duration, path: usize, index: u32, queue: usize) -> bool {
+        let Some((op, mut parts)) = self.begin(now, path, index) else { return true };
+        if let Some(part) = parts.next()
+            && !self.paths[path].send_part(now, queue, index, &op, &part)
+        {
+            return false;
+        }
+        self.operations.on_part_sent(path, index, parts);
+        true
+    }
+
+    /// The parts of the operation at the head of the path's queue, of which there is at least one; `None` when it left the queue
+    /// instead.
+    fn begin(&mut self, now: Duration, path: usize, index: u32) -> Option<(BlockOp, Parts)> {
+        let operation = self.operations.get(index)?;
+        let (nsid, op) = (operation.nsid, operation.op);
+        if operation.error.is_some() || operation.again {
+            // Nothing more of it is sent: it waits for what is in flight.
+            self.operations.pop_ready(path, index);
+            self.operations.settle(index);
+            return None;
+        }
+        let refused = match self.heads.admission(nsid) {
+            Admission::On(paths) if paths.contains(path) => None,
+            Admission::On(_) => Some(Ok(())),
+            Admission::Fail(error) => Some(Err(error)),
+        };
+        if let Some(refused) = refused {
+            // The parts that were issued were cut for what the path was before: it begins anew.
+            operation.again = true;
+            operation.error = refused.err();
+            self.operations.pop_ready(path, index);
+            self.operations.settle(index);
+            return None;
+        }
+        if !self.fences.is_empty()
+            && op.writes()
+            && op.range().is_some_and(|range| self.fences.holds(nsid, range))
+        {
+            operation.again = operation.outstanding > 0;
+            self.operations.pop_ready(path, index);
+            match self.operations.get(index) {
+                Some(operation) if operation.outstanding == 0 => {
+                    operation.parts = None;
+                    self.operations.wait(index, Wait::Fence);
+                }
+                _ => {}
+            }
+            return None;
+        }
+        if let Some(parts) = &operation.parts {
+            return Some((op, parts.clone()));
+        }
+        match self.split(path, nsid, op) {
+            Ok(parts) if parts.remaining() > 0 => {
+                let operation = self.operations.get(index)?;
+                operation.begun = operation.begun.saturating_add(1);
+                operation.begun_at = now;
+                Some((op, parts))
+            }
+            Ok(_) => {
+                self.operations.end(index, Ok(()));
+                None
+            }
+            Err(error) => {
+                self.operations.end(index, Err(error));
+                None
+            }
+        }
+    }
+
+    fn split(&self, path: usize, nsid: Nsid, op: BlockOp) -> Result<Parts, BlockError> {
+        let path = &self.paths[path];
+        let namespace = path.association.as_ref().and_then(|a| a.namespace(nsid)).ok_or(BlockError::Gone)?;
+        // The range counts in blocks of the disk that was opened.
+        if self.heads.block_size(nsid) != Some(namespace.geometry.block_size) {
+            return Err(BlockError::Gone);
+        }
+        let parts = namespace.split(op.try_into()?)?;
+        if let (Some(range), Some(buffer)) = (op.range(), op.buffer()) {
+            let len = namespace.geometry.bytes_in(range).ok_or(BlockError::OutOfRange)?;
+            if buffer.len != len || !path.holds(&buffer) {
+                return Err(BlockError::BadBuffer);
+            }
+        }
+        Ok(parts)
+    }
+
+    /// A part has ended.
+    pub(super) fn on_part(&mut self, now: Duration, path: usize, index: u32, outcome: Outcome) {
+        if outcome.status.is_success() {
+            self.operations.on_part_done(now, index);
+        } else {
+            self.on_part_failed(now, path, index, outcome.status);
+        }
+    }
+
+    #[cold]
+    fn on_part_failed(&mut self, now: Duration, path: usize, index: u32, status: Status) {
+        let Some(nsid) = self.operations.get(index).map(|operation| operation.nsid) else { return };
+        // The standard's status for a namespace that is not active any more, and for much else: a scan tells which it is.
+        let doubt = status.is(Status::INVALID_FIELD) && self.next_doubt <= now;
+        if doubt {
+            self.next_doubt = now.saturating_add(DOUBT_INTERVAL);
+            self.paths[path].scan(now);
+        }
+        if status::is_of_path(status) {
+            self.paths[path].on_ana_status(now, nsid, status);
+            self.check_heads(now, None);
+        }
+        let elsewhere = status::is_of_path(status)
+            && matches!(self.heads.admission(nsid), Admission::On(paths) if paths.has_other_than(path));
+        let association = self.paths[path].association.as_ref();
+        let asked = association.map(|a| a.controller().retry_delay(status)).unwrap_or_default();
+        let (recovery, paths) = (&self.paths[path].recovery, self.paths.len());
+        self.operations.on_part_failed(now, index, |operation, waited| {
+            if doubt {
+                return Fate::Requeue(Duration::ZERO);
+            }
+            match recovery.fate_of_failed(status, operation.begun, waited, asked) {
+                // Once on each path at once.
+                _ if elsewhere && usize::from(operation.begun) < paths => Fate::Requeue(Duration::ZERO),
+                fate => fate,
+            }
+        });
+    }
+
+    /// A path's connections are gone: what was in flight goes on elsewhere, or waits.
+    pub(super) fn requeue_lost(&mut self, path: usize) {
+        let own = &self.paths[path].recovery;
+        let any = self.paths.iter().map(|path| &path.recovery).find(|recovery| recovery.may_queue());
+        let recovery: &Recovery = any.unwrap_or(own);
+        let shut = self.shut;
+        self.operations.on_lost(path, |begun| match shut {
+            true => Fate::Fail(BlockError::Gone),
+            false => recovery.fate_of_lost(begun),
+        });
+    }
+}

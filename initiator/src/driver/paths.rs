@@ -1,0 +1,239 @@
+//! Paths: added, ready, lost; what is told of them.
+
+use super::config::{DriverConfig, Route, StartError};
+use super::path::{Note, Path};
+use super::policy::PATHS_MAX;
+use super::{Driver, DriverEvent, Factory};
+use crate::ConnectionState;
+use crate::transport::Transport;
+use core::time::Duration;
+use nvme_proto::admin::log_page::AnaState;
+use nvme_proto::fabrics::discovery::TransportType;
+use nvme_proto::{Cntlid, Nsid};
+use nvmf_block::{BlockError, RegionId};
+use nvmf_host::AssociationError;
+use std::net::SocketAddr;
+
+/// How a path is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PathStatus {
+    /// Where its controller listens.
+    pub address: SocketAddr,
+    /// From which of our addresses it connects; `None`: whichever the system chooses.
+    pub source: Option<SocketAddr>,
+    /// What carries its commands.
+    pub transport: TransportType,
+    /// Live, lost for good, or being connected. [`ConnectionState::Foreign`]: it shows another disk as a namespace.
+    pub state: ConnectionState,
+    /// Its controller, while it is live.
+    pub controller: Option<Cntlid>,
+    /// How each namespace can be reached on it (ANA), while it is live.
+    pub access: Vec<(Nsid, AnaState)>,
+    /// Operations that it has, waiting or in flight.
+    pub operations: u32,
+    /// Why it was lost last, or could not be connected; `None` while it is live.
+    pub lost: Option<AssociationError>,
+}
+
+impl<T: Transport> Driver<T> {
+    /// Starts to connect another path to the same subsystem: with the options of the first one, but for its route. Each path is lost
+    /// and connected again by itself; the first connection succeeds with the first path that does.
+    ///
+    /// # Errors
+    /// When there are too many, or the transport lacks a resource.
+    pub fn add_path(
+        &mut self,
+        transport: T,
+        route: Route,
+        factory: Option<Factory<T>>,
+        now: Duration,
+    ) -> Result<(), StartError> {
+        if self.paths.len() == PATHS_MAX {
+            return Err(StartError::TooManyPaths);
+        }
+        let number = self.paths.len();
+        let first = &self.paths[0].config;
+        let mut config = DriverConfig {
+            address: route.address,
+            address_source: route.address_source,
+            source: route.source,
+            // Its own jitter.
+            seed: first.seed.wrapping_add(number as u64 * 2),
+            ..first.clone()
+        };
+        config.association.connect_timeout = route.connect_timeout;
+        let mut path = match self.resumed {
+            true => Path::resumed(transport, config, now)?,
+            false => Path::new(transport, config, now)?,
+        };
+        for (id, memory) in (0..).zip(&self.regions) {
+            if let Some(memory) = memory {
+                path.register(RegionId(id), memory)?;
+            }
+        }
+        if let Some(factory) = factory {
+            path.set_factory(factory);
+        }
+        self.paths.push(path);
+        self.operations.add_path();
+        self.descriptor.watch(&self.paths);
+        self.paths.iter_mut().for_each(|path| path.recovery.be_one_of_several());
+        self.tell_paths(now);
+        self.act(now);
+        Ok(())
+    }
+
+    /// Where the controller of a path listens.
+    pub(crate) fn address(&self, path: usize) -> SocketAddr {
+        self.paths[path].config.address
+    }
+
+    /// How each path is.
+    #[must_use]
+    pub fn paths(&self) -> Vec<PathStatus> {
+        let status = |(number, path): (usize, &Path<T>)| {
+            let association = path.association.as_ref().filter(|_| path.is_ready());
+            let foreign = || self.heads.nsids().any(|nsid| self.heads.is_foreign_on(nsid, number));
+            PathStatus {
+                address: path.config.address,
+                source: path.config.source,
+                transport: path.config.association.transport,
+                state: match association {
+                    _ if path.recovery.is_over() => ConnectionState::Lost,
+                    None => ConnectionState::Connecting,
+                    Some(_) if foreign() => ConnectionState::Foreign,
+                    Some(_) => ConnectionState::Live,
+                },
+                controller: association.map(|association| association.controller().cntlid),
+                access: association.map_or_else(Vec::new, |association| {
+                    let of = |nsid| (nsid, association.access(nsid));
+                    association.namespaces().iter().map(|namespace| of(namespace.nsid)).collect()
+                }),
+                operations: self.operations.chooser.operations(number),
+                lost: path.lost.clone(),
+            }
+        };
+        self.paths.iter().enumerate().map(status).collect()
+    }
+
+    /// Acts on what happened to the paths.
+    pub(super) fn act(&mut self, now: Duration) {
+        loop {
+            let mut quiet = true;
+            for number in 0..self.paths.len() {
+                while let Some(note) = self.paths[number].poll_note() {
+                    quiet = false;
+                    self.on_note(now, number, note);
+                }
+            }
+            if quiet {
+                return;
+            }
+            self.reset_fenced(now);
+        }
+    }
+
+    fn on_note(&mut self, now: Duration, number: usize, note: Note) {
+        match note {
+            Note::Ready { after } => self.on_path_ready(now, number, after),
+            Note::NamespacesChanged | Note::AccessChanged => {
+                self.events.push_back(DriverEvent::NamespacesChanged);
+                self.check_heads(now, None);
+            }
+            Note::AuthenticatedAgain => {
+                self.authenticating = self.authenticating.saturating_sub(1);
+                if self.authenticating == 0 {
+                    self.events.push_back(DriverEvent::AuthenticatedAgain);
+                }
+            }
+            Note::ResetEnded { impacted, successful } => self.on_reset_ended(number, impacted, successful),
+            Note::Failed { error, was_ready } => self.on_path_failed(now, number, error, was_ready),
+            Note::Closed(lost) => {
+                if let Some(lost) = lost.filter(|_| !self.shut) {
+                    self.fence(now, number, &lost);
+                }
+                self.requeue_lost(number);
+                self.on_path_closed();
+            }
+            Note::FailIo => {
+                if !self.may_queue() {
+                    self.operations.fail_waiting(BlockError::Gone);
+                }
+            }
+            Note::GaveUp => self.on_path_given_up(now),
+            Note::Admin(number, reply) => self.events.push_back(DriverEvent::Admin(number, reply)),
+        }
+    }
+
+    fn on_path_ready(&mut self, now: Duration, number: usize, after: Option<Duration>) {
+        let others = !self.in_use.is_empty();
+        self.in_use.insert(number);
+        let again = self.was_ready && after.is_some();
+        self.was_ready = true;
+        self.events.push_back(match others {
+            true => DriverEvent::PathReady(number, after),
+            // How long another path has tried before is of no interest.
+            false => DriverEvent::Ready { after: after.filter(|_| again) },
+        });
+        self.tell_paths(now);
+        self.check_heads(now, again.then_some(number));
+    }
+
+    fn on_path_failed(&mut self, now: Duration, number: usize, error: AssociationError, was_ready: bool) {
+        self.operations.leave_path(number);
+        self.authenticating = 0;
+        self.in_use.remove(number);
+        let others = !self.in_use.is_empty();
+        self.events.push_back(match (others, was_ready) {
+            (false, true) => DriverEvent::Lost(error),
+            (false, false) => DriverEvent::AttemptFailed(error),
+            (true, true) => DriverEvent::PathLost(number, error),
+            (true, false) => DriverEvent::PathFailed(number, error),
+        });
+        if was_ready {
+            self.tell_paths(now);
+            self.check_heads(now, None);
+        }
+        // Whoever waits for the first connection wants the error as soon as no path is left to be tried.
+        if !self.was_ready && self.paths.iter().all(|path| path.recovery.failed_at_first()) {
+            self.paths.iter_mut().for_each(|path| path.recovery.give_up());
+        }
+    }
+
+    fn on_path_closed(&mut self) {
+        if !self.shut || self.closed || !self.paths.iter().all(Path::is_closed) {
+            return;
+        }
+        self.closed = true;
+        self.operations.fail_waiting(BlockError::Gone);
+        self.fail_admin();
+        self.events.push_back(DriverEvent::Closed);
+    }
+
+    fn on_path_given_up(&mut self, now: Duration) {
+        if self.paths.iter().all(|path| path.recovery.is_over()) && !self.shut {
+            // Several may be given up at the same time.
+            if core::mem::replace(&mut self.gave_up, true) {
+                return;
+            }
+            self.operations.fail_waiting(BlockError::Gone);
+            self.fail_admin();
+            self.events.push_back(DriverEvent::GaveUp);
+        } else {
+            self.tell_paths(now);
+        }
+    }
+
+    /// Tells each path whether another one is ready.
+    fn tell_paths(&mut self, now: Duration) {
+        if self.paths.len() == 1 {
+            return;
+        }
+        let ready = self.paths.iter().filter(|path| path.is_ready()).count();
+        for path in &mut self.paths {
+            let others = ready > usize::from(path.is_ready());
+            path.on_others(now, others);
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! Two paths to one disk: what goes where, and what becomes of it when one of them is lost.
+
+use super::super::{DriverConfig, DriverEvent, PathPolicy};
+use super::rig::{BLOCK, BLOCKS, Rig, SECOND, config, read};
+use super::target::{Disk, Target};
+use crate::ConnectionState;
+use core::time::Duration;
+use nvme_proto::admin::log_page::AnaState;
+use nvme_proto::{Nsid, Status};
+use nvmf_block::{BlockError, BlockOp, BlockRange};
+use nvmf_host::RecoveryPolicy;
+
+/// The Keep Alive Timeout of the rig's driver, and its controllers' granularity.
+const KATO: Duration = Duration::from_secs(5);
+const KAS: Duration = Duration::from_secs(1);
+
+/// I/O commands that the path was sent.
+fn seen(rig: &mut Rig, path: usize) -> usize {
+    rig.target_of(path).seen.len()
+}
+
+fn with(policy: PathPolicy) -> DriverConfig {
+    DriverConfig { policy, ..config() }
+}
+
+/// Both paths with commands in flight: reads and a write of block 4 + path.
+fn loaded(prepare: impl Fn(usize, &mut Target)) -> Rig {
+    let mut rig = Rig::pair(with(PathPolicy::RoundRobin), prepare);
+    for path in [0, 1] {
+        rig.target_of(path).hold = true;
+    }
+    for path in 0..2 {
+        rig.submit(path, read(path, 1));
+    }
+    rig.run();
+    for path in 0..2 {
+        rig.submit(10 + path, rig.write(4 + path, 1, 0xaa));
+    }
+    rig.run();
+    for path in [0, 1] {
+        assert_eq!(seen(&mut rig, path), 2);
+        rig.target_of(path).hold = false;
+    }
+    rig
+}
+
+/// The path that has the write of block 4.
+fn path_of_write(rig: &mut Rig) -> usize {
+    usize::from(rig.target.seen.iter().all(|&(.., block, _)| block != 4))
+}
+
+fn passes(rig: &mut Rig, most: Duration, mut until: impl FnMut(&mut Rig) -> bool) -> Duration {
+    let start = rig.now;
+    while !until(rig) {
+        assert!(rig.now - start < most, "not after {most:?}: {:?}", rig.events);
+        rig.pass(SECOND / 20);
+    }
+    rig.now - start
+}
+
+#[test]
+fn first_connection_succeeds_with_one_path_and_the_other_is_tried_on() {
+    for late in [0, 1] {
+        let mut rig = Rig::start_pair(config(), |path, target| target.closed = path == late);
+        rig.run();
+        assert_eq!(rig.driver.state(), ConnectionState::Live);
+        assert!(rig.events.iter().any(|event| matches!(event, DriverEvent::Ready { after: None })));
+        rig.submit(1, rig.write(0, 1, 0xaa));
+        rig.pass(600 * SECOND);
+        assert_eq!(rig.result(1), Some(Ok(())));
+        assert!(!rig.events.iter().any(|event| matches!(event, DriverEvent::GaveUp)));
+        assert!(rig.driver.paths()[late].lost.is_some());
+        rig.target_of(late).closed = false;
+        rig.events.clear();
+        passes(&mut rig, 15 * SECOND, |rig| {
+            rig.events.iter().any(|event| matches!(event, DriverEvent::PathReady(path, _) if *path == late))
+        });
+        assert!(
+            rig.driver.paths().iter().all(|path| path.state == ConnectionState::Live && path.lost.is_none())
+        );
+    }
+}
+
+#[test]
+fn first_connection_fails_when_no_path_can_be_connected() {
+    let mut rig = Rig::start_pair(config(), |_, target| target.closed = true);
+    rig.run();
+    assert!(matches!(rig.events.last(), Some(DriverEvent::GaveUp)), "{:?}", rig.events);
+    assert!(rig.events.iter().any(|event| matches!(event, DriverEvent::AttemptFailed(_))));
+    assert_eq!(rig.driver.state(), ConnectionState::Lost);
+}
+
+#[test]
+fn operations_go_over_both_paths() {
+    for policy in [PathPolicy::RoundRobin, PathPolicy::QueueDepth, PathPolicy::Latency] {
+        let mut rig = Rig::pair(with(policy), |_, _| {});
+        for tag in 0..32 {
+            rig.submit(tag, read(tag, 1));
+        }
+        rig.run();
+        assert!((0..32).all(|tag| rig.result(tag) == Some(Ok(()))));
+        for path in [0, 1] {
+            assert!(seen(&mut rig, path) >= 8, "{policy:?}: path {path} got {}", seen(&mut rig, path));
+        }
+        assert!(rig.driver.paths().iter().all(|path| path.operations == 0));
+    }
+}
+
+#[test]
+fn reads_of_a_lost_path_go_on_at_once_and_its_writes_when_it_was_reset() {
+    for resets in [false, true] {
+        let mut rig = loaded(|_, target| (target.resets, target.late) = (resets, true));
+        let lost = path_of_write(&mut rig);
+        let before = rig.now;
+        rig.target_of(1 - lost).held.clear();
+        rig.target_of(lost).closed = true;
+        rig.target_of(lost).disconnect_io();
+        // Whether the controller ended all queues is looked at for a moment.
+        rig.pass(SECOND / 10);
+        let lost_event =
+            |event: &DriverEvent| matches!(event, DriverEvent::PathLost(path, _) if *path == lost);
+        assert!(rig.events.iter().any(lost_event), "{:?}", rig.events);
+        assert_eq!(rig.driver.state(), ConnectionState::Live);
+        // One read was answered by nobody: it was dropped at the other path, and is not of this one.
+        let read_of_lost = (0..2).filter(|tag| rig.result(*tag) == Some(Ok(()))).count();
+        assert_eq!(read_of_lost, 1);
+        // What does not touch its blocks goes on, and what does waits.
+        rig.submit(20, rig.write(100, 1, 0xaa));
+        rig.submit(21, rig.write(4, 1, 0xbb));
+        rig.submit(22, read(4, 1));
+        rig.submit(23, BlockOp::Flush);
+        rig.run();
+        for tag in [20, 22, 23] {
+            assert_eq!(rig.result(tag), Some(Ok(())), "{tag}");
+        }
+        assert_eq!(rig.result(10).is_some(), resets);
+        assert_eq!(rig.result(21).is_some(), resets);
+        passes(&mut rig, 2 * (KATO + KAS), |rig| rig.result(10).is_some() && rig.result(21).is_some());
+        assert_eq!((rig.result(10), rig.result(21)), (Some(Ok(())), Some(Ok(()))));
+        if !resets {
+            assert!(rig.now - before >= KATO + KAS, "{:?}", rig.now - before);
+        }
+    }
+}
+
+#[test]
+fn late_write_of_a_lost_path_overwrites_nothing() {
+    for resets in [false, true] {
+        let mut rig = loaded(|_, target| (target.resets, target.late) = (resets, true));
+        let lost = path_of_write(&mut rig);
+        rig.target_of(1 - lost).held.clear();
+        rig.target_of(lost).closed = true;
+        rig.target_of(lost).disconnect_io();
+        let gone = rig.now;
+        let mut carried_out = false;
+        // It is written anew as soon as that can be.
+        passes(&mut rig, 2 * (KATO + KAS), |rig| {
+            // As late as the controller may carry it out.
+            if !carried_out && rig.now - gone > KATO {
+                carried_out = true;
+                rig.with_target(lost, Target::carry_out_late);
+            }
+            rig.result(10).is_some()
+        });
+        rig.submit(30, rig.write(4, 1, 0xbb));
+        rig.run();
+        assert_eq!(rig.result(30), Some(Ok(())));
+        rig.with_target(lost, Target::carry_out_late);
+        assert_eq!(rig.target.disks[&1].bytes[4 * BLOCK], 0xbb);
+    }
+}
+
+#[test]
+fn silent_path_is_found_out_in_keep_alive_time_under_load() {
+    for policy in [PathPolicy::RoundRobin, PathPolicy::QueueDepth] {
+        let mut rig = Rig::pair(with(policy), |_, target| target.traffic_based_keep_alive = true);
+        rig.silent = Some(1);
+        let start = rig.now;
+        let mut tag = 0;
+        while !rig.events.iter().any(|event| matches!(event, DriverEvent::PathLost(1, _))) {
+            assert!(rig.now - start < 2 * KATO, "not found out");
+            if rig.driver.paths()[1].operations < 16 {
+                rig.submit(tag, read(tag % 64, 1));
+                tag += 1;
+            }
+            rig.pass(SECOND / 5);
+        }
+        rig.run();
+        assert!((0..tag).all(|tag| rig.result(tag) == Some(Ok(()))), "every read went on");
+    }
+}
+
+#[test]
+fn path_to_another_disk_gets_no_io() {
+    let mut rig = Rig::start_pair(config(), |path, target| {
+        if path == 1 {
+            target.disks.insert(1, Disk::new(2, BLOCK, BLOCKS));
+        }
+    });
+    rig.run();
+    for tag in 0..32 {
+        rig.submit(tag, rig.write(tag, 1, 0xaa));
+    }
+    rig.run();
+    assert!((0..32).all(|tag| rig.result(tag) == Some(Ok(()))));
+    // Whichever was seen first is the disk.
+    let (one, other) = (seen(&mut rig, 0), seen(&mut rig, 1));
+    assert!(one.min(other) == 0 && one.max(other) == 32, "{one}, {other}");
+    let foreign = rig.driver.paths().iter().filter(|path| path.state == ConnectionState::Foreign).count();
+    assert_eq!((foreign, rig.driver.state()), (1, ConnectionState::Live));
+}
+
+#[test]
+fn only_the_best_paths_get_io() {
+    let mut rig = Rig::pair(config(), |path, target| {
+        target.access = Some(if path == 0 { AnaState::OPTIMIZED } else { AnaState::NON_OPTIMIZED });
+    });
+    let mut tag = 0;
+    let mut all_on = |rig: &mut Rig, path: usize| {
+        let before = [seen(rig, 0), seen(rig, 1)];
+        for _ in 0..8 {
+            rig.submit(tag, read(tag, 1));
+            tag += 1;
+        }
+        rig.run();
+        assert_eq!(seen(rig, path) - before[path], 8);
+        assert_eq!(seen(rig, 1 - path), before[1 - path]);
+        assert!((0..tag).all(|tag| rig.result(tag) == Some(Ok(()))));
+    };
+    all_on(&mut rig, 0);
+    rig.target.set_access(AnaState::INACCESSIBLE);
+    rig.run();
+    all_on(&mut rig, 1);
+    rig.with_target(1, |other| other.set_access(AnaState::OPTIMIZED));
+    rig.target.set_access(AnaState::NON_OPTIMIZED);
+    rig.run();
+    all_on(&mut rig, 1);
+    // Nobody gives access: it waits, and goes on.
+    rig.target.set_access(AnaState::CHANGE);
+    rig.with_target(1, |other| other.set_access(AnaState::PERSISTENT_LOSS));
+    rig.run();
+    rig.submit(1000, read(0, 1));
+    rig.pass(5 * SECOND);
+    assert_eq!(rig.result(1000), None);
+    rig.target.set_access(AnaState::OPTIMIZED);
+    rig.run();
+    assert_eq!(rig.result(1000), Some(Ok(())));
+}
+
+#[test]
+fn operation_that_a_path_gives_no_access_for_goes_to_another_at_once() {
+    let mut rig =
+        Rig::pair(with(PathPolicy::RoundRobin), |_, target| target.access = Some(AnaState::OPTIMIZED));
+    rig.target.refuse = |_, io| io.then_some(Status::ANA_INACCESSIBLE);
+    for tag in 0..8 {
+        rig.submit(tag, rig.write(tag, 1, 0xaa));
+    }
+    rig.run();
+    assert!((0..8).all(|tag| rig.result(tag) == Some(Ok(()))));
+    assert!(seen(&mut rig, 0) <= 4, "it is not asked again and again");
+    // It says that it can be reached, and cannot: it is asked some times a second.
+    rig.target.seen.clear();
+    for tag in 10..20 {
+        rig.submit(tag, read(tag, 1));
+        rig.pass(SECOND / 10);
+        assert_eq!(rig.result(tag), Some(Ok(())));
+    }
+    assert!(seen(&mut rig, 0) <= 12, "{}", seen(&mut rig, 0));
+}
+
+#[test]
+fn operations_wait_for_the_last_lost_path_as_long_as_for_the_only_one() {
+    let recovery = RecoveryPolicy { ctrl_loss_timeout: Some(60 * SECOND), ..config().recovery };
+    let mut rig = Rig::pair(DriverConfig { recovery, ..config() }, |_, _| {});
+    (rig.target.closed, rig.target_of(1).closed) = (true, true);
+    rig.target.disconnect();
+    rig.pass(100 * SECOND);
+    rig.submit(1, read(0, 1));
+    rig.run();
+    assert_eq!(rig.result(1), Some(Ok(())), "one path is there");
+    rig.target_of(1).disconnect();
+    rig.run();
+    rig.submit(2, read(0, 1));
+    let zeroes = BlockOp::WriteZeroes { range: BlockRange::new(0, 1), deallocate: false, fua: false };
+    rig.submit(3, zeroes);
+    rig.pass(59 * SECOND);
+    assert_eq!((rig.result(2), rig.result(3)), (None, None));
+    rig.target.closed = false;
+    passes(&mut rig, 15 * SECOND, |rig| rig.result(2).is_some());
+    if rig.result(2) == Some(Ok(())) {
+        assert_eq!(rig.result(3), Some(Ok(())));
+    } else {
+        assert_eq!(rig.result(2), Some(Err(BlockError::Gone)));
+    }
+}
+
+#[test]
+fn shutdown_ends_both_paths() {
+    let mut rig = Rig::pair(config(), |_, _| {});
+    rig.driver.shutdown(rig.now);
+    rig.pass(10 * SECOND);
+    let closed = rig.events.iter().filter(|event| matches!(event, DriverEvent::Closed)).count();
+    assert_eq!((closed, rig.driver.state()), (1, ConnectionState::Lost), "{:?}", rig.events);
+}
+
+#[test]
+fn disk_has_grown_when_every_path_shows_it_and_must_not_shrink_again() {
+    let mut rig = Rig::start_pair(config(), |path, target| {
+        if path == 1 {
+            target.disks.insert(1, Disk::new(1, BLOCK, BLOCKS));
+        }
+    });
+    rig.run();
+    rig.submit(0, read(0, 1));
+    rig.run();
+    let bytes = |rig: &Rig| rig.driver.bytes(Nsid(1)).map(|bytes| bytes as usize);
+    for (path, shown) in [(0, BLOCKS), (1, 2 * BLOCKS)] {
+        let target = rig.target_of(path);
+        target.disks.insert(1, Disk::new(1, BLOCK, 2 * BLOCKS));
+        target.announce();
+        rig.run();
+        assert_eq!(bytes(&rig), Some(shown * BLOCK), "path {path}");
+        assert!(rig.driver.paths().iter().all(|path| path.state == ConnectionState::Live));
+    }
+    let target = rig.target_of(1);
+    target.disks.insert(1, Disk::new(1, BLOCK, BLOCKS));
+    target.announce();
+    rig.run();
+    assert!(rig.events.iter().any(|event| matches!(event, DriverEvent::PathForeign(1, ..))));
+    assert_eq!(bytes(&rig), Some(2 * BLOCKS * BLOCK));
+    assert_eq!(rig.driver.paths()[1].state, ConnectionState::Foreign);
+    rig.submit(1, read(2 * BLOCKS as u64 - 8, 8));
+    rig.run();
+    assert_eq!((rig.driver.state(), rig.result(1)), (ConnectionState::Live, Some(Ok(()))));
+}
