@@ -96,7 +96,10 @@ impl Pair {
                 Action::Authenticate(_) | Action::AuthenticatedAgain | Action::Secure { .. } => {
                     unreachable!("it has no secret")
                 }
-                Action::DiscoveryLogChanged | Action::Event(_) => {}
+                Action::DiscoveryLogChanged
+                | Action::AccessChanged
+                | Action::ResetEnded { .. }
+                | Action::Event(_) => {}
             }
         }
     }
