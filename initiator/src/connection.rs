@@ -210,15 +210,20 @@ impl Connection {
     /// What ended the association before the command did, or [`Error::Closed`]; whether the command took effect is not known then. One
     /// that is not answered within 60 seconds ends the association. A status that is not success is no error here.
     pub async fn admin(&self, command: AdminCommand) -> Result<AdminReply, Error> {
-        let (reply, replied) = oneshot::channel();
-        self.shared.shared_driver.send(Message::Admin { command, reply });
-        replied.await.ok().flatten().ok_or_else(|| self.shared.closed())
+        self.ask(|reply| Message::Admin { command, reply }).await
     }
 
     /// Sends a command to an I/O queue ([`crate::raw`]).
     pub(crate) async fn io(&self, command: AdminCommand) -> Result<AdminReply, Error> {
+        self.ask(|reply| Message::Io { command, reply }).await
+    }
+
+    async fn ask(
+        &self,
+        message: impl FnOnce(oneshot::Sender<Option<AdminReply>>) -> Message,
+    ) -> Result<AdminReply, Error> {
         let (reply, replied) = oneshot::channel();
-        self.shared.shared_driver.send(Message::Io { command, reply });
+        self.shared.shared_driver.send(message(reply));
         replied.await.ok().flatten().ok_or_else(|| self.shared.closed())
     }
 

@@ -69,7 +69,7 @@ impl Device {
     }
 
     /// Writes one slice behind the other at `offset`: together whole blocks, each of any length. After an error any part of
-    /// them may be written.
+    /// them may be written, and nothing of them is under way any more, unless it took longer than [`Device::with_timeout`] says.
     ///
     /// # Errors
     /// As [`Device::read`].
@@ -79,23 +79,40 @@ impl Device {
         let mut under_way: VecDeque<Begun<'_>> = VecDeque::with_capacity(DEPTH);
         let mut pieces = pieces(offset, len);
         let mut place = Place::default();
+        let mut result = Ok(());
         loop {
-            while under_way.len() < DEPTH
+            while result.is_ok()
+                && under_way.len() < DEPTH
                 && let Some((at, len)) = pieces.next()
             {
-                let mut buffer = self.buffer(len)?;
-                let mut done = 0;
-                while done < len {
-                    let slice = &from[place.slice];
-                    let part = place.step(slice.len(), len - done);
-                    buffer.write_at(done, &slice[part.clone()]);
-                    done += part.len();
+                match self.begin_piece(at, len, from, &mut place) {
+                    Ok(begun) => under_way.push_back(begun),
+                    Err(error) => result = Err(error),
                 }
-                under_way.push_back(self.begin_write(at, buffer)?);
             }
-            let Some(begun) = under_way.pop_front() else { return Ok(()) };
-            begun.end().await?;
+            // Also after an error: nothing of this may land on what is written next.
+            let Some(begun) = under_way.pop_front() else { return result };
+            result = result.and(begun.end().await.map(drop).map_err(Error::from));
         }
+    }
+
+    /// Begins to write the next bytes of the slices.
+    fn begin_piece(
+        &self,
+        offset: u64,
+        len: usize,
+        from: &[IoSlice<'_>],
+        place: &mut Place,
+    ) -> Result<Begun<'_>, Error> {
+        let mut buffer = self.buffer(len)?;
+        let mut done = 0;
+        while done < len {
+            let slice = &from[place.slice];
+            let part = place.step(slice.len(), len - done);
+            buffer.write_at(done, &slice[part.clone()]);
+            done += part.len();
+        }
+        self.begin_write(offset, buffer)
     }
 
     /// Reads bytes that need not be whole blocks.

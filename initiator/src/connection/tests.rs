@@ -42,6 +42,7 @@ impl Site {
         let (fabric, address) = (Fabric::new(), "192.0.2.1:4420".parse().unwrap());
         let mut target = Target::new(&fabric, address);
         target.disks.insert(1, Disk::new(byte, BLOCK, 1024));
+        target.disks.insert(2, Disk::new(byte, BLOCK, 4096));
         let nqn = "nqn.2026-11.com.example:disk".parse().unwrap();
         let options = Options::with_host(address, nqn, HostIdentity::generate().unwrap());
         let config = options.driver_config();
@@ -275,6 +276,35 @@ fn long_copies_go_in_pieces_and_land_in_order() {
     let mut slices = [&mut one[..], &mut two[..]].map(IoSliceMut::new);
     site.run(disk.read_vectored(0, &mut slices)).unwrap().unwrap();
     assert!([one, two].concat() == bytes);
+}
+
+/// A piece fails while others are under way: they are over before the caller may write something else there.
+#[test]
+fn long_write_that_fails_leaves_nothing_under_way() {
+    let mut site = Site::new(0);
+    let disk = site.connection.open(Nsid(2)).unwrap();
+    site.target.hold = true;
+    let bytes = vec![7; 2 << 20];
+    let mut write = pin!(disk.write_from(0, &bytes));
+    for _ in 0..STEPS_MAX {
+        assert!(poll(write.as_mut()).is_pending());
+        site.turn();
+        if site.target.held.len() > 1 {
+            break;
+        }
+    }
+    site.target.answer(0, Status::WRITE_FAULT.with_dnr());
+    for _ in 0..100 {
+        site.turn();
+        assert!(poll(write.as_mut()).is_pending(), "the rest is under way");
+    }
+    site.target.hold = false;
+    while !site.target.held.is_empty() {
+        site.target.release();
+    }
+    let error = site.run(write).expect("it ends").unwrap_err();
+    assert_eq!(error.block_error(), Some(BlockError::Medium));
+    assert_eq!(site.connection.statistics().writes, 2, "both pieces");
 }
 
 #[test]
