@@ -6,7 +6,8 @@ use core::time::Duration;
 use nvme_proto::{Cntlid, Cqe};
 use nvmf_block::{BlockError, BlockRange};
 use nvmf_subsystem::{
-    Answer, BlockWork, Nsid, Queue, Registry, Source, Step, Ticket, Transfer, Violation, Work, limits,
+    Answer, BlockWork, CompareAndWriteWork, CopyWork, Nsid, Queue, Registry, Source, Step, Ticket, Transfer,
+    Violation, Work, limits,
 };
 use std::collections::BTreeMap;
 use zerocopy::FromBytes;
@@ -192,12 +193,14 @@ fn check(work: &Work, transfer: Transfer, in_capsule_len: usize) {
                 assert!((1..=limits::DSM_RANGES_MAX).contains(&ranges.len()));
                 ranges.iter().copied().for_each(check_range);
             }
-            BlockWork::CompareAndWrite { range, data, .. } => {
+            BlockWork::CompareAndWrite(work) => {
+                let CompareAndWriteWork { range, data, .. } = &**work;
                 assert_eq!(transfer, Transfer::None);
                 assert_eq!(2 * range.blocks * u64::from(BLOCK_SIZE), data.len() as u64);
                 check_range(*range);
             }
-            BlockWork::Copy { sources, to, .. } => {
+            BlockWork::Copy(copy) => {
+                let CopyWork { sources, to, .. } = &**copy;
                 assert_eq!(transfer, Transfer::None);
                 let total: u64 = sources.iter().map(|source| source.range.blocks).sum();
                 assert_eq!(total, to.blocks);

@@ -121,7 +121,7 @@ impl QueueAuthentication {
         let page = Page::build(|page| page[..message.len()].copy_from_slice(message));
         self.note_progress(now);
         let kind = Kind::Authentication(AuthenticationKind::Receive);
-        Ok(Reply::Execute { kind, work: Work::Page(page), transfer })
+        Ok(Reply::Execute { kind, work: Work::Page(Box::new(page)), transfer })
     }
 
     /// A message of the host's.

@@ -20,6 +20,7 @@ use crate::subsystem::Identity;
 use crate::ticket::{Kind, Outcome, Reply};
 use crate::timer::KeepAlive;
 use crate::{Nsid, Page, Work};
+use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 use core::time::Duration;
@@ -223,7 +224,7 @@ impl Controller {
     /// Answers with `page`, `len` bytes of it.
     pub(crate) fn send_page(sqe: &Sqe, page: Page, len: u32) -> Outcome {
         let transfer = data::to_host(sqe, len, Fit::AtLeast)?;
-        Ok(Reply::Execute { kind: Kind::Admin(AdminKind::Page), work: Work::Page(page), transfer })
+        Ok(Reply::Execute { kind: Kind::Admin(AdminKind::Page), work: Work::Page(Box::new(page)), transfer })
     }
 
     pub(crate) fn on_notice(&mut self, notice: &Notice) {

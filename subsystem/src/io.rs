@@ -192,13 +192,13 @@ impl Io {
             | BlockWork::Write { range, .. }
             | BlockWork::WriteZeroes { range, .. }
             | BlockWork::Compare { range }
-            | BlockWork::CompareAndWrite { range, .. }
             | BlockWork::Verify { range } => core::slice::from_ref(range),
-            BlockWork::Copy { sources, to, .. } => {
-                for &CopySource { nsid, device, range } in sources {
+            BlockWork::CompareAndWrite(work) => core::slice::from_ref(&work.range),
+            BlockWork::Copy(copy) => {
+                for &CopySource { nsid, device, range } in &copy.sources {
                     self.check_place(nsid, device, Need::Read, &[range])?;
                 }
-                core::slice::from_ref(to)
+                core::slice::from_ref(&copy.to)
             }
         };
         self.check_place(nsid, *device, need, ranges)

@@ -75,7 +75,10 @@ pub use question::{Answer, Question, ReservationQuestion, ResetQuestion, WritePr
 pub use queue::{Link, Queue, SecureChannel};
 pub use registry::Registry;
 pub use reservation::{Reservation, ReservationCommand, ReservationNotice};
-pub use step::{BlockWork, CopySource, Keyed, Remote, Response, Source, Step, Transfer, Violation, Work};
+pub use step::{
+    BlockWork, CompareAndWriteWork, CopySource, CopyWork, Keyed, Remote, Response, Source, Step, Transfer,
+    Violation, Work,
+};
 pub use subsystem::{DefinitionError, HostAccess, SubsystemChange, SubsystemDefinition};
 pub use ticket::Ticket;
 pub use write_protection::WriteProtection;

@@ -75,7 +75,7 @@ pub enum Work {
     /// The engine must read the data of the command itself (1 to [`crate::limits::PARAMETERS_LEN_MAX`] bytes).
     Parameters,
     /// The engine has the data of the command.
-    Page(Page),
+    Page(Box<Page>),
 }
 
 /// [`nvmf_block::BlockOp`] without the buffer, which is the transport's affair.
@@ -112,33 +112,41 @@ pub enum BlockWork {
         /// The range.
         range: BlockRange,
     },
-    /// The sources, one behind the other, are copied to the device. Blocks are read before they are written, in pieces
-    /// that may be under way at the same time; see [`copy_piece`].
-    Copy {
-        /// At least one, at most [`crate::limits::COPY_RANGES_MAX`].
-        sources: Box<[CopySource]>,
-        /// As long as all of them.
-        to: BlockRange,
-        /// Bytes of a block of all devices.
-        block_size: u32,
-        /// Durable before it completes.
-        fua: bool,
-    },
-    /// The range is held against the first half of the data, and overwritten with the second one if they are equal:
-    /// one operation.
-    CompareAndWrite {
-        /// The range.
-        range: BlockRange,
-        /// The expected bytes, and behind them the new ones. At most twice [`crate::limits::PARAMETERS_LEN_MAX`].
-        data: Box<[u8]>,
-        /// Durable before it completes.
-        fua: bool,
-    },
+    /// Blocks of this namespace and others are copied to the device. Boxed, as the next one: rare and large, and every step
+    /// of a read is moved with room for it.
+    Copy(Box<CopyWork>),
+    /// The range is held against data, and overwritten with other data if they are equal: one operation.
+    CompareAndWrite(Box<CompareAndWriteWork>),
     /// The range can be read.
     Verify {
         /// The range.
         range: BlockRange,
     },
+}
+
+/// The sources, one behind the other, are copied to the device. Blocks are read before they are written, in pieces that may
+/// be under way at the same time; see [`copy_piece`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CopyWork {
+    /// At least one, at most [`crate::limits::COPY_RANGES_MAX`].
+    pub sources: Box<[CopySource]>,
+    /// As long as all of them.
+    pub to: BlockRange,
+    /// Bytes of a block of all devices.
+    pub block_size: u32,
+    /// Durable before it completes.
+    pub fua: bool,
+}
+
+/// The range is held against the first half of the data, and overwritten with the second one if they are equal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CompareAndWriteWork {
+    /// The range.
+    pub range: BlockRange,
+    /// The expected bytes, and behind them the new ones. At most twice [`crate::limits::PARAMETERS_LEN_MAX`].
+    pub data: Box<[u8]>,
+    /// Durable before it completes.
+    pub fua: bool,
 }
 
 /// Blocks to copy.

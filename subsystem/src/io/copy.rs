@@ -6,7 +6,7 @@ use crate::data::{self, Fit};
 use crate::limits::{COPY_LEN_MAX, COPY_RANGES_MAX};
 use crate::namespace::NamespaceDefinition;
 use crate::status::{self, Direction};
-use crate::step::{BlockWork, CopySource, Transfer, Work};
+use crate::step::{BlockWork, CopySource, CopyWork, Transfer, Work};
 use crate::ticket::{Kind, Outcome, Reply};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -88,12 +88,12 @@ impl Io {
             return Err(status::OVERLAPPING_IO_RANGE);
         }
         let through = namespace.geometry.volatile_write_cache && !self.association.write_cache();
-        let op = BlockWork::Copy {
+        let op = BlockWork::Copy(Box::new(CopyWork {
             sources: sources.into_boxed_slice(),
             to,
             block_size: namespace.geometry.block_size,
             fua: command.fua || through,
-        };
+        }));
         Ok(block(device, op, Transfer::None, IoKind::Plain(Direction::Write)))
     }
 

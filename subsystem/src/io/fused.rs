@@ -11,7 +11,7 @@ use crate::data::{self, Fit};
 use crate::limits::PARAMETERS_LEN_MAX;
 use crate::namespace::NamespaceDefinition;
 use crate::status::{self, Direction};
-use crate::step::{BlockWork, Transfer, Work};
+use crate::step::{BlockWork, CompareAndWriteWork, Transfer, Work};
 use crate::ticket::{Kind, Outcome, Reply};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -374,11 +374,11 @@ fn run(io: &Io, first: &Half, second: &Half) -> Result<Reply, (Status, Status)> 
         return Err((status::INVALID_NAMESPACE, failed));
     }
     let through = namespace.geometry.volatile_write_cache && !io.association.write_cache();
-    let op = BlockWork::CompareAndWrite {
+    let op = BlockWork::CompareAndWrite(Box::new(CompareAndWriteWork {
         range,
         data: [&expected[..], &new[..]].concat().into(),
         fua: second.fua || through,
-    };
+    }));
     let (device, flushes) = (namespace.device, first.fua && namespace.geometry.volatile_write_cache);
     let (op, then) = if flushes { (BlockWork::Flush, Some((device, op))) } else { (op, None) };
     let running = Running { first: first.answer_to, second: second.answer_to, bytes: block as u64, then };

@@ -115,7 +115,7 @@ impl Registry {
             return Ok(Place {
                 id: DISCOVERY,
                 controller_type: ControllerType::Discovery,
-                identity: Arc::clone(&self.discovery_identity),
+                identity: self.discovery_identity(link),
                 content: Content::Discovery(Arc::new(
                     self.discovery.log_for(&names.host_nqn, Through { port, local }),
                 )),

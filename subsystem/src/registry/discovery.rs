@@ -3,7 +3,7 @@
 use super::{Registry, definitions};
 use crate::discovery::{DiscoveryDefinition, DiscoveryView, PortView};
 use crate::subsystem::Identity;
-use crate::{ConnectRequest, DefinitionError, Notice, Nqn, Port};
+use crate::{ConnectRequest, DefinitionError, Link, Notice, Nqn, Port};
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -41,6 +41,15 @@ impl Registry {
     #[must_use]
     pub fn is_discovery(&self, nqn: &Nqn) -> bool {
         *nqn == Nqn::DISCOVERY || *nqn == self.discovery_identity.nqn
+    }
+
+    /// What Identify says of the discovery subsystem on such a connection. Hosts come back by the name that it says
+    /// (nvme-cli at once), and with TLS they have a key for the name that they came by.
+    pub(super) fn discovery_identity(&self, link: Link) -> Arc<Identity> {
+        match link.secure_channel {
+            Some(channel) => identity(channel.subsystem_nqn),
+            None => Arc::clone(&self.discovery_identity),
+        }
     }
 
     /// Whether a Connect asks for a discovery controller.

@@ -190,5 +190,5 @@ pub(crate) fn report(sqe: &Sqe, reservation: &Reservation, transfer_max: u32) ->
     let report = reservation.report();
     let page = Page::sized(report.len(), |out| out.copy_from_slice(&report));
     let kind = Kind::Io(IoKind::Plain(status::Direction::Read));
-    Ok(Reply::Execute { kind, work: Work::Page(page), transfer })
+    Ok(Reply::Execute { kind, work: Work::Page(Box::new(page)), transfer })
 }

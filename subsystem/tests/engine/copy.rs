@@ -67,11 +67,8 @@ fn ranges_are_copied_one_behind_the_other() {
         device: DeviceId(device),
         range: BlockRange::new(start, blocks),
     };
-    let op = |sources: Vec<CopySource>, to, fua| BlockWork::Copy {
-        sources: sources.into(),
-        to,
-        block_size: 512,
-        fua,
+    let op = |sources: Vec<CopySource>, to, fua| {
+        BlockWork::Copy(Box::new(CopyWork { sources: sources.into(), to, block_size: 512, fua }))
     };
     let command = CopyCommand { fua: true, ..CopyCommand::new(500, 1) };
     let ranges = [SourceRange::new(10, 3), SourceRange::new(0, 1)];

@@ -79,6 +79,16 @@ fn discovery_is_found_by_its_own_name_and_by_the_well_known_one() {
 }
 
 #[test]
+fn discovery_over_tls_is_identified_by_the_name_of_the_key() {
+    let mut registry = with_discovery(own());
+    let hello = hello(Nqn::DISCOVERY.as_str());
+    let channel = SecureChannel { host_nqn: nqn(HOST), subsystem_nqn: Nqn::DISCOVERY, generated: None };
+    let link = Link { secure_channel: Some(channel), ..hello.link };
+    let id = identify(&mut discovery(&mut registry, &Hello { link, ..hello }));
+    assert_eq!(&id.subnqn[..Nqn::DISCOVERY.as_str().len()], Nqn::DISCOVERY.as_str().as_bytes());
+}
+
+#[test]
 fn discovery_entry_says_whether_other_ports_return_the_same() {
     let mut registry = with_discovery(own());
     let ports = ["0.0.0.0:4420", "192.0.2.9:4421"].map(|address| address.parse().unwrap());

@@ -105,7 +105,11 @@ fn pair_is_one_operation_and_its_result_has_two_statuses() {
         let seen = send(&mut fixture.io, &[compare(), write()], result);
         assert_eq!(seen.answers, [(1, of_first), (2, of_second)], "{result:?}");
         let data = [[1; 512], [2; 512]].concat().into_boxed_slice();
-        let op = BlockWork::CompareAndWrite { range: BlockRange::new(8, 1), data, fua: false };
+        let op = BlockWork::CompareAndWrite(Box::new(CompareAndWriteWork {
+            range: BlockRange::new(8, 1),
+            data,
+            fua: false,
+        }));
         assert_eq!(seen.work, [op]);
         assert_eq!(fixture.io.in_flight(), 0);
     }

@@ -395,6 +395,6 @@ fn invalid_definitions_are_refused() {
 
 #[test]
 fn step_and_ticket_sizes_are_bounded() {
-    assert!(size_of::<Step>() <= 256, "{}", size_of::<Step>());
+    assert!(size_of::<Step>() <= 128, "{}", size_of::<Step>());
     assert!(size_of::<Ticket>() <= 128, "{}", size_of::<Ticket>());
 }

@@ -160,11 +160,11 @@ impl<C> Request<C> {
             (Transfer::None, Work::Block { op: BlockWork::Deallocate(ranges), .. }) => {
                 u32::try_from(ranges.len()).expect("at most 256 ranges")
             }
-            (Transfer::None, Work::Block { op: BlockWork::CompareAndWrite { data, .. }, .. }) => {
-                u32::try_from(data.len()).expect("two blocks")
+            (Transfer::None, Work::Block { op: BlockWork::CompareAndWrite(work), .. }) => {
+                u32::try_from(work.data.len()).expect("two blocks")
             }
-            (Transfer::None, Work::Block { op: BlockWork::Copy { to, block_size, .. }, .. }) => {
-                u32::try_from(to.blocks * u64::from(*block_size)).expect("the engine bounds it")
+            (Transfer::None, Work::Block { op: BlockWork::Copy(copy), .. }) => {
+                u32::try_from(copy.to.blocks * u64::from(copy.block_size)).expect("the engine bounds it")
             }
             (Transfer::None, Work::Block { .. }) => 1,
             (Transfer::None, Work::Parameters | Work::Page(_)) => 0,
@@ -173,7 +173,7 @@ impl<C> Request<C> {
             self.footprint.on_work(slot(*device), transfer.len());
         }
         self.sharing = match &work {
-            Work::Block { op: BlockWork::Copy { .. }, .. } => Sharing::From(0),
+            Work::Block { op: BlockWork::Copy(_), .. } => Sharing::From(0),
             _ => Sharing::Never,
         };
         self.next = 0;
@@ -217,13 +217,13 @@ impl<C> Request<C> {
     #[must_use]
     pub fn buffers_by_itself(&self) -> bool {
         let Some(Work::Block { op, .. }) = &self.work else { return false };
-        matches!(op, BlockWork::CompareAndWrite { .. } | BlockWork::Copy { .. })
+        matches!(op, BlockWork::CompareAndWrite(_) | BlockWork::Copy(_))
     }
 
     /// The devices that a Copy reads from.
     pub fn sources(&self) -> impl Iterator<Item = DeviceId> {
         let sources = match &self.work {
-            Some(Work::Block { op: BlockWork::Copy { sources, .. }, .. }) => &sources[..],
+            Some(Work::Block { op: BlockWork::Copy(copy), .. }) => &copy.sources[..],
             _ => &[],
         };
         sources.iter().map(|source| source.device)
@@ -233,8 +233,8 @@ impl<C> Request<C> {
     #[must_use]
     pub fn copy(&self, offset: u32) -> Option<(CopySource, BlockRange)> {
         match &self.work {
-            Some(Work::Block { op: BlockWork::Copy { sources, to, block_size, .. }, .. }) => {
-                copy_piece(sources, *to, *block_size, offset)
+            Some(Work::Block { op: BlockWork::Copy(copy), .. }) => {
+                copy_piece(&copy.sources, copy.to, copy.block_size, offset)
             }
             _ => None,
         }
@@ -245,9 +245,9 @@ impl<C> Request<C> {
     pub fn next_len(&self, max: u32) -> u32 {
         let left = (self.end - self.next).min(max);
         match &self.work {
-            Some(Work::Block { op: BlockWork::Copy { block_size, .. }, .. }) => {
+            Some(Work::Block { op: BlockWork::Copy(copy), .. }) => {
                 let blocks = self.copy(self.next).map_or(0, |(_, to)| to.blocks);
-                let of_range = blocks.saturating_mul(u64::from(*block_size));
+                let of_range = blocks.saturating_mul(u64::from(copy.block_size));
                 let until = match self.sharing {
                     Sharing::From(offset) => offset.saturating_sub(self.next),
                     Sharing::Never | Sharing::UnderWay => u32::MAX,
@@ -360,13 +360,13 @@ impl<C> Request<C> {
             BlockWork::Compare { range } => {
                 BlockOp::Compare { range: self.part(*range, offset, len)?, with: buffer? }
             }
-            &BlockWork::CompareAndWrite { range, fua, .. } => {
-                BlockOp::CompareAndWrite { range, data: buffer?, fua }
+            BlockWork::CompareAndWrite(work) => {
+                BlockOp::CompareAndWrite { range: work.range, data: buffer?, fua: work.fua }
             }
             // What was read is written.
-            BlockWork::Copy { block_size, fua, .. } => {
-                let range = self.copy(offset)?.1.split_at(u64::from(len / block_size)).0;
-                BlockOp::Write { range, from: buffer?, fua: *fua }
+            BlockWork::Copy(copy) => {
+                let range = self.copy(offset)?.1.split_at(u64::from(len / copy.block_size)).0;
+                BlockOp::Write { range, from: buffer?, fua: copy.fua }
             }
             BlockWork::Flush => BlockOp::Flush,
             &BlockWork::WriteZeroes { range, deallocate, fua } => {

@@ -47,9 +47,7 @@ impl<C> Request<C> {
     /// What its device is told to share with which force, if it is a Copy.
     fn copies(&self) -> Option<(u32, bool)> {
         match &self.work {
-            Some(Work::Block { op: BlockWork::Copy { block_size, fua, .. }, .. }) => {
-                Some((*block_size, *fua))
-            }
+            Some(Work::Block { op: BlockWork::Copy(copy), .. }) => Some((copy.block_size, copy.fua)),
             _ => None,
         }
     }

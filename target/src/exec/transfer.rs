@@ -279,10 +279,10 @@ impl<T: Transport> Queue<T> {
     /// Data that the engine had for the device.
     fn fill_with_own<B: Backend>(&mut self, resources: &mut Resources<T, B>, request: u16, chunk: u8) {
         let this = &self.requests[usize::from(request)];
-        if let Some(Work::Block { op: BlockWork::CompareAndWrite { data, .. }, .. }) = &this.work {
+        if let Some(Work::Block { op: BlockWork::CompareAndWrite(work), .. }) = &this.work {
             let buffer = this.chunks[usize::from(chunk)].buffer.as_ref().expect("it has its buffer");
             let (memory, at) = resources.buffers.memory(buffer);
-            memory.write(at, data);
+            memory.write(at, &work.data);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The disk of all namespaces: a map of blocks.
 
 use nvmf_block::{BlockError, BlockRange};
-use nvmf_subsystem::BlockWork;
+use nvmf_subsystem::{BlockWork, CompareAndWriteWork, CopyWork};
 use std::collections::BTreeMap;
 
 pub(crate) const BLOCK: usize = 512;
@@ -38,7 +38,8 @@ impl Disk {
                 self.clear(*range);
             }
             BlockWork::Deallocate(ranges) => ranges.iter().for_each(|range| self.clear(*range)),
-            BlockWork::CompareAndWrite { range, data: both, fua } => {
+            BlockWork::CompareAndWrite(work) => {
+                let CompareAndWriteWork { range, data: both, fua } = &**work;
                 self.forced += u32::from(*fua);
                 let (expected, new) = both.split_at(both.len() / 2);
                 if self.read(*range) != expected {
@@ -46,7 +47,8 @@ impl Disk {
                 }
                 self.blocks.extend((range.start..).zip(new.chunks(BLOCK).map(<[u8]>::to_vec)));
             }
-            BlockWork::Copy { sources, to, fua, .. } => {
+            BlockWork::Copy(copy) => {
+                let CopyWork { sources, to, fua, .. } = &**copy;
                 self.forced += u32::from(*fua);
                 let copied: Vec<u8> = sources.iter().flat_map(|source| self.read(source.range)).collect();
                 self.blocks.extend((to.start..).zip(copied.chunks(BLOCK).map(<[u8]>::to_vec)));

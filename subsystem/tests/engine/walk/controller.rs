@@ -611,7 +611,7 @@ fn fused(fixture: &mut Fixture, blocks: u32) -> Code {
                 steps.push(fixture.io.on_parameters(NOW, ticket, &vec![0; len as usize]));
             }
             Step::Execute { ticket, work, .. } => {
-                device |= matches!(work, Work::Block { op: BlockWork::CompareAndWrite { .. }, .. });
+                device |= matches!(work, Work::Block { op: BlockWork::CompareAndWrite(_), .. });
                 steps.push(fixture.io.on_done(NOW, ticket, Ok(())));
             }
             _ => {}
