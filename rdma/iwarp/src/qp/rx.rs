@@ -153,7 +153,11 @@ impl Receiver {
         // The control field says how long the header is.
         const TO_CONTROL: usize = 4;
         let mut used = 0;
-        if self.head_len < TO_CONTROL {
+        // Mostly all of it is there: a copy of a fixed length is no call.
+        let whole = bytes.first_chunk::<READ_REQUEST_LEN>().filter(|_| self.head_len == 0);
+        if let Some(&whole) = whole {
+            self.head = whole;
+        } else if self.head_len < TO_CONTROL {
             used = self.fill_head(TO_CONTROL, bytes);
             if self.head_len < TO_CONTROL {
                 return Ok(used);
@@ -161,7 +165,11 @@ impl Receiver {
         }
         let control = Control(u16::from_be_bytes([self.head[2], self.head[3]]));
         let want = Header::len_of(control).map_err(Violation::from)?;
-        used += self.fill_head(want, &bytes[used..]);
+        if whole.is_some() {
+            (self.head_len, used) = (want, want);
+        } else {
+            used += self.fill_head(want, &bytes[used..]);
+        }
         if self.head_len < want {
             return Ok(used);
         }
@@ -325,7 +333,10 @@ impl Receiver {
     fn on_tail(&mut self, parts: &mut Parts, domain: &mut Domain, bytes: &[u8]) -> Result<usize, Stop> {
         let pad = pad_len(self.head_len + self.segment.len as usize);
         let n = (pad + CRC_LEN - self.tail_len).min(bytes.len());
-        self.tail[self.tail_len..self.tail_len + n].copy_from_slice(&bytes[..n]);
+        match bytes.first_chunk() {
+            Some(&whole) if self.tail_len == 0 => self.tail = whole,
+            _ => self.tail[self.tail_len..self.tail_len + n].copy_from_slice(&bytes[..n]),
+        }
         self.tail_len += n;
         if self.tail_len == pad + CRC_LEN {
             if let Some(crc) = &mut self.crc {

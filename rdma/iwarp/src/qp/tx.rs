@@ -281,7 +281,9 @@ impl Transmitter {
         let start = framing.len();
         let mut head = [0; READ_REQUEST_LEN];
         let header_len = header.emit(len as usize, &mut head);
-        framing.extend_from_slice(&head[..header_len]);
+        // Copies of a fixed length are no calls.
+        framing.extend_from_slice(&head);
+        framing.truncate(start + header_len);
         let elsewhere = if len > COPIED_MAX { len } else { 0 };
         if elsewhere == 0 {
             payload(parts, source, at, len, &mut |chunk| chunk.append_to(framing));
@@ -296,7 +298,9 @@ impl Transmitter {
             crc.update(&tail[..pad]);
             tail[pad..pad + CRC_LEN].copy_from_slice(&crc.finish().to_le_bytes());
         }
-        framing.extend_from_slice(&tail[..pad + CRC_LEN]);
+        let tail_start = framing.len();
+        framing.extend_from_slice(&tail);
+        framing.truncate(tail_start + pad + CRC_LEN);
         let (start, head_len) = (start as u16, head_len as u16);
         let tail_len = (pad + CRC_LEN) as u8;
         let segment = Segment { start, head_len, tail_len, source, at, len: elsewhere, last };

@@ -17,6 +17,8 @@ use std::time::Instant;
 
 /// What no wait of a test exceeds.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
+/// For how long what must come is waited for: on a machine that is busy elsewhere, too.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn parameters(timeout: Duration) -> ConnectParameters {
     ConnectParameters {
@@ -56,7 +58,7 @@ impl Side {
 
     pub(crate) fn until<T>(&mut self, what: &str, mut found: impl FnMut(&mut Self) -> Option<T>) -> T {
         let start = Instant::now();
-        while start.elapsed() < TIMEOUT {
+        while start.elapsed() < PATIENCE {
             self.turn();
             if let Some(found) = found(self) {
                 return found;
