@@ -71,13 +71,10 @@ impl Settings {
                 .ok_or_else(|| Fault::misuse(format!("the option {option:?} is not name=value")))?;
             settings.set(name, value)?;
         }
-        match (settings.host, settings.host_nqn) {
-            (host, Some(nqn)) => {
-                let id = host.map(|host| host.id).or_else(|| of_nqn(&nqn).map(|host| host.id));
-                let id = id.ok_or_else(|| Fault::misuse("hostnqn= has no UUID in it: give hostid= too"))?;
-                settings.host = Some(HostIdentity { nqn, id });
-            }
-            (_, None) => {}
+        if let Some(nqn) = settings.host_nqn {
+            let id = settings.host.or_else(|| of_nqn(&nqn)).map(|host| host.id);
+            let id = id.ok_or_else(|| Fault::misuse("hostnqn= has no UUID in it: give hostid= too"))?;
+            settings.host = Some(HostIdentity { nqn, id });
         }
         if settings.controller_secret.is_some() && settings.secret.is_none() {
             return Err(Fault::misuse("dhchap-ctrl-secret-file= goes with dhchap-secret-file="));

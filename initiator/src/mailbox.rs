@@ -63,6 +63,7 @@ impl Mailbox {
     ///
     /// # Errors
     /// The message, when the mailbox is closed: the caller drops it, and with it the reply's channel, outside of every lock.
+    #[expect(clippy::result_large_err, reason = "nothing is allocated for an operation")]
     pub(crate) fn put(&self, message: Message) -> Result<(), Message> {
         let mut mail = self.lock();
         if mail.closed {

@@ -43,6 +43,7 @@ pub struct Completion {
 }
 
 /// What an operation's end is reported with.
+#[derive(Clone, Copy)]
 pub(crate) struct Ticket {
     cookie: u64,
     what: &'static str,
