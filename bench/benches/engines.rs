@@ -134,6 +134,8 @@ fn namespace() -> Namespace {
         deallocate_command_blocks: u64::MAX,
         deallocate_ranges: 1,
         compare: true,
+        compare_and_write_blocks: 1,
+        copy_blocks: 100,
         in_capsule_bytes: 4096,
     };
     Namespace {

@@ -1,6 +1,9 @@
 //! Block operations on a namespace, split at the controller's limits.
 
 use crate::{Command, Nsid, limits};
+use nvme_proto::Sqe;
+use nvme_proto::nvm::copy::{CopyCommand, SourceRange, SourceRange0};
+use nvme_proto::nvm::fused::FusedOperation;
 use nvme_proto::nvm::rw::flush;
 use nvme_proto::nvm::{DatasetManagement, DsmRange, ReadWrite};
 use nvme_proto::opcode::NvmOpcode;
@@ -43,6 +46,22 @@ pub enum Operation {
         /// The range.
         range: BlockRange,
     },
+    /// The range is written if it holds what is expected: a fused operation.
+    CompareAndWrite {
+        /// The range.
+        range: BlockRange,
+        /// Durable before it completes.
+        fua: bool,
+    },
+    /// The range holds afterwards what other blocks of the namespace hold.
+    Copy {
+        /// The range.
+        range: BlockRange,
+        /// The first of those blocks.
+        from: u64,
+        /// Durable before it completes.
+        fua: bool,
+    },
     /// The range is read and thrown away.
     Verify {
         /// The range.
@@ -53,7 +72,7 @@ pub enum Operation {
 impl TryFrom<BlockOp> for Operation {
     type Error = BlockError;
 
-    /// [`BlockError::Unsupported`] for what no commands are made of.
+    /// [`BlockError::Unsupported`] for what no commands are made of. Copies are no block operations: [`Operation::Copy`].
     fn try_from(op: BlockOp) -> Result<Self, BlockError> {
         Ok(match op {
             BlockOp::Read { range, .. } => Self::Read { range },
@@ -63,8 +82,9 @@ impl TryFrom<BlockOp> for Operation {
             BlockOp::Deallocate { range } => Self::Deallocate { range },
             BlockOp::Compare { range, .. } => Self::Compare { range },
             BlockOp::Verify { range } => Self::Verify { range },
-            // Hosts that need them issue them themselves: a fused operation, and Copy.
-            BlockOp::CompareAndWrite { .. } | BlockOp::Share { .. } => return Err(BlockError::Unsupported),
+            BlockOp::CompareAndWrite { range, fua, .. } => Self::CompareAndWrite { range, fua },
+            // There is no command that promises to share.
+            BlockOp::Share { .. } => return Err(BlockError::Unsupported),
         })
     }
 }
@@ -94,6 +114,13 @@ pub enum PartData {
     Range {
         /// The range as on the wire.
         bytes: [u8; 16],
+        /// Small enough for the capsule.
+        in_capsule: bool,
+    },
+    /// These bytes (a source range of a Copy); in the capsule when `in_capsule`.
+    Source {
+        /// The range as on the wire, in format 0.
+        bytes: [u8; 32],
         /// Small enough for the capsule.
         in_capsule: bool,
     },
@@ -146,6 +173,10 @@ pub struct CommandLimits {
     pub deallocate_ranges: u16,
     /// Compare is supported.
     pub compare: bool,
+    /// Blocks in a Compare and Write; 0 when it is not supported.
+    pub compare_and_write_blocks: u32,
+    /// Blocks in a Copy of one range; 0 when it is not supported.
+    pub copy_blocks: u32,
     /// Data bytes that a capsule carries.
     pub in_capsule_bytes: u32,
 }
@@ -165,10 +196,16 @@ impl Namespace {
             Operation::Verify { range } => (range, self.limits.verify_blocks),
             Operation::Deallocate { range } => (range, self.limits.deallocate_blocks),
             Operation::Compare { .. } => return Err(BlockError::Unsupported),
+            // Two commands, one for each half of the buffer, or none.
+            Operation::CompareAndWrite { range, .. } => {
+                let halves = BlockRange::new(0, if range.blocks == 0 { 0 } else { 2 });
+                (halves, u32::from(range.blocks.max(1) <= self.limits.compare_and_write_blocks.into()))
+            }
+            Operation::Copy { range, .. } => (range, self.limits.copy_blocks),
             // Without a volatile write cache, what completed is durable already.
             Operation::Flush => (BlockRange::new(0, u64::from(self.geometry.volatile_write_cache)), 1),
         };
-        if operation != Operation::Flush && !self.geometry.contains(range) {
+        if !operation.ranges().into_iter().flatten().all(|range| self.geometry.contains(range)) {
             return Err(BlockError::OutOfRange);
         }
         if operation.writes() && self.geometry.read_only {
@@ -228,7 +265,29 @@ impl Namespace {
 
 impl Operation {
     fn writes(self) -> bool {
-        matches!(self, Self::Write { .. } | Self::WriteZeroes { .. } | Self::Deallocate { .. })
+        match self {
+            Self::Write { .. }
+            | Self::WriteZeroes { .. }
+            | Self::Deallocate { .. }
+            | Self::CompareAndWrite { .. }
+            | Self::Copy { .. } => true,
+            Self::Read { .. } | Self::Flush | Self::Compare { .. } | Self::Verify { .. } => false,
+        }
+    }
+
+    /// The blocks that it touches.
+    fn ranges(self) -> [Option<BlockRange>; 2] {
+        match self {
+            Self::Flush => [None; 2],
+            Self::Read { range }
+            | Self::Write { range, .. }
+            | Self::WriteZeroes { range, .. }
+            | Self::Deallocate { range }
+            | Self::Compare { range }
+            | Self::CompareAndWrite { range, .. }
+            | Self::Verify { range } => [Some(range), None],
+            Self::Copy { range, from, .. } => [Some(range), Some(BlockRange::new(from, range.blocks))],
+        }
     }
 }
 
@@ -289,6 +348,16 @@ impl Parts {
                 let rw = ReadWrite { fua, deallocate, ..rw(range.start, blocks) };
                 (plain(NvmOpcode::WRITE_ZEROES, rw), PartData::None)
             }
+            Operation::CompareAndWrite { range: pair, fua } => return self.half(range.start == 1, pair, fua),
+            Operation::Copy { from, fua, .. } => {
+                let copy = CopyCommand { fua, ..CopyCommand::new(range.start, 1) };
+                let source = SourceRange::new(from + (range.start - self.start), blocks);
+                let bytes: [u8; SourceRange0::LEN] = zerocopy::transmute!(source.emit_format_0());
+                let in_capsule = self.in_capsule_bytes as usize >= bytes.len();
+                let dwords = [copy.cdw10(), copy.cdw11(), copy.cdw12(), 0, 0, 0];
+                let sqe = Sqe::new(NvmOpcode::COPY.0).with_nsid(self.nsid).with_dwords(dwords);
+                (Command::new(sqe), PartData::Source { bytes, in_capsule })
+            }
             Operation::Verify { .. } => (plain(NvmOpcode::VERIFY, rw(range.start, blocks)), PartData::None),
             Operation::Deallocate { .. } => {
                 let bytes = zerocopy::transmute!(DsmRange::new(range.start, blocks));
@@ -298,6 +367,20 @@ impl Parts {
             Operation::Flush => (Command::new(flush(self.nsid)), PartData::None),
         };
         Part { command, data }
+    }
+
+    /// One command of a Compare and Write: the Compare, with the first half of the buffer, or the Write, with the second.
+    fn half(&self, is_write: bool, pair: BlockRange, fua: bool) -> Part {
+        let (blocks, len) = (pair.blocks as u32, pair.blocks as u32 * self.block_size);
+        let (opcode, fuse, offset) = match is_write {
+            false => (NvmOpcode::COMPARE, FusedOperation::FIRST, 0),
+            true => (NvmOpcode::WRITE, FusedOperation::SECOND, len as usize),
+        };
+        let rw = ReadWrite { fua: fua && is_write, ..ReadWrite::new(pair.start, blocks) };
+        let mut sqe = rw.emit(opcode, self.nsid);
+        sqe.flags = fuse.emit(sqe.flags);
+        let data = PartData::ToController { offset, len, in_capsule: len <= self.in_capsule_bytes };
+        Part { command: Command::new(sqe), data }
     }
 
     fn to_controller(&self, range: BlockRange) -> PartData {

@@ -60,6 +60,13 @@ pub fn is_of_path(status: Status) -> bool {
     status.sct() == PATH && !status.dnr()
 }
 
+/// Whether the command was refused before anything of it was done, for a reason that time or another path may cure: also what must not
+/// be done twice may be issued again.
+#[must_use]
+pub fn is_without_effect(status: Status) -> bool {
+    WITHOUT_EFFECT.iter().any(|other| status.is(*other))
+}
+
 /// Whether the command waits for something to end that time alone ends: an ANA transition, a namespace that is being made ready. Such a
 /// command is issued again for as long as I/O would wait for a lost connection, not a number of times.
 #[must_use]
@@ -75,6 +82,15 @@ const ABORTED: &[Status] = &[
     Status::ABORTED_PREEMPT,
     Status::COMMAND_INTERRUPTED,
     Status::ABORTED_BY_HOST,
+];
+
+const WITHOUT_EFFECT: &[Status] = &[
+    Status::ANA_PERSISTENT_LOSS,
+    Status::ANA_INACCESSIBLE,
+    Status::ANA_TRANSITION,
+    Status::SANITIZE_IN_PROGRESS,
+    Status::FORMAT_IN_PROGRESS,
+    Status::NAMESPACE_NOT_READY,
 ];
 
 const RETRYABLE: &[Status] = &[

@@ -16,10 +16,24 @@ const IDLE_BYTES_MAX: usize = 64 << 20;
 ///
 /// Goes back to the connection when dropped. It cannot be touched while an operation has it: operations take it, and give it back.
 pub struct Buffer {
-    piece: Option<Piece>,
+    piece: Source,
+    /// Bytes of the piece before its own.
+    offset: usize,
     len: usize,
     pool: Arc<BufferPool>,
 }
+
+/// Where a buffer's memory is from.
+enum Source {
+    /// It goes back to the pool with the buffer.
+    Own(Piece),
+    Part(Arc<Buffer>),
+}
+
+/// A buffer of which several operations use parts at once. Cheap to clone; the memory goes back to its connection with the last handle
+/// and the last part.
+#[derive(Debug, Clone)]
+pub struct SharedBuffer(Arc<Buffer>);
 
 /// A registered piece of memory.
 #[derive(Debug, Clone)]
@@ -62,7 +76,7 @@ impl BufferPool {
         while let Some(piece) = state.idle.get_mut(&size).and_then(Vec::pop) {
             state.idle_bytes -= size;
             if piece.is_usable() {
-                return Ok(Buffer { piece: Some(piece), len, pool: Arc::clone(self) });
+                return Ok(Buffer { piece: Source::Own(piece), offset: 0, len, pool: Arc::clone(self) });
             }
             self.discard(&mut state, &piece);
         }
@@ -79,7 +93,7 @@ impl BufferPool {
         let piece = Piece { memory, region, refused: Arc::default() };
         // The engine reads this before it takes any operation that names the region, and after the end of what had its number before.
         self.shared_driver.note(Message::Register(piece.clone()));
-        Ok(Buffer { piece: Some(piece), len, pool: Arc::clone(self) })
+        Ok(Buffer { piece: Source::Own(piece), offset: 0, len, pool: Arc::clone(self) })
     }
 
     fn put(&self, piece: Piece) {
@@ -112,6 +126,12 @@ impl Buffer {
         self.len == 0
     }
 
+    /// The same memory, for several operations at once.
+    #[must_use]
+    pub fn share(self) -> SharedBuffer {
+        SharedBuffer(Arc::new(self))
+    }
+
     /// Uses only the first `len` bytes from now on; more than there are changes nothing.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
@@ -139,7 +159,7 @@ impl Buffer {
     /// When they lead past its end.
     pub fn write_at(&mut self, offset: usize, bytes: &[u8]) {
         self.check("into", offset, bytes.len());
-        self.piece().memory.write(offset, bytes);
+        self.piece().memory.write(self.offset + offset, bytes);
     }
 
     /// Copies its bytes from `offset` on into `bytes`.
@@ -148,7 +168,7 @@ impl Buffer {
     /// When more are wanted than it has.
     pub fn read_at(&self, offset: usize, bytes: &mut [u8]) {
         self.check("out of", offset, bytes.len());
-        self.piece().memory.read(offset, bytes);
+        self.piece().memory.read(self.offset + offset, bytes);
     }
 
     fn check(&self, what: &str, offset: usize, len: usize) {
@@ -158,7 +178,7 @@ impl Buffer {
 
     /// The same bytes, named for an operation.
     pub(crate) fn name(&self) -> nvmf_block::Buffer {
-        nvmf_block::Buffer { region: self.piece().region, offset: 0, len: self.len }
+        nvmf_block::Buffer { region: self.piece().region, offset: self.offset, len: self.len }
     }
 
     /// Whether it belongs to this connection.
@@ -173,19 +193,55 @@ impl Buffer {
 
     /// Copies its bytes to a buffer that has at least as many.
     pub(crate) fn copy_into(&self, other: &Self) {
-        self.piece().memory.copy_to(0, &other.piece().memory, 0, self.len);
+        self.piece().memory.copy_to(self.offset, &other.piece().memory, other.offset, self.len);
     }
 
     fn piece(&self) -> &Piece {
-        self.piece.as_ref().expect("only drop takes it")
+        match &self.piece {
+            Source::Own(piece) => piece,
+            Source::Part(buffer) => buffer.piece(),
+        }
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if let Some(piece) = self.piece.take() {
-            self.pool.put(piece);
+        if let Source::Own(piece) = &self.piece {
+            self.pool.put(piece.clone());
         }
+    }
+}
+
+impl SharedBuffer {
+    /// Bytes in it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// `len` of its bytes from `offset` on, for one operation. Other parts may hold the same bytes: what operations on both leave
+    /// there is not known.
+    ///
+    /// # Panics
+    /// When they lead past its end.
+    #[must_use]
+    pub fn part(&self, offset: usize, len: usize) -> Buffer {
+        self.0.check("of", offset, len);
+        let (piece, pool) = (Source::Part(Arc::clone(&self.0)), Arc::clone(&self.0.pool));
+        Buffer { piece, offset: self.0.offset + offset, len, pool }
+    }
+
+    /// Where its bytes are, page-aligned, as long as a handle or a part of it is there: for languages that have no types for this. While
+    /// an operation has a part, its controller may change those bytes at any time (a read), or read them (a write).
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.0.piece().memory.as_ptr().wrapping_add(self.0.offset)
     }
 }
 

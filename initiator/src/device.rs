@@ -1,12 +1,16 @@
 //! A namespace as a block device.
 
 use crate::connection::Shared;
+use crate::driver::Op;
 use crate::engine::TIMED_OUT;
+use crate::mailbox::Request;
 use crate::operation::Operation;
+use crate::slot::{Ended, Reply};
 use crate::{Buffer, Connection, Error, Failed};
 use core::time::Duration;
 use nvme_proto::Nsid;
 use nvmf_block::{BlockOp, BlockRange, Geometry};
+use nvmf_host::Namespace;
 use std::sync::Arc;
 
 /// A namespace as a block device. Cheap to clone; may be used from many threads at once.
@@ -41,18 +45,7 @@ impl Begun<'_> {
     /// Waits for its end.
     pub(crate) async fn end(self) -> Result<Option<Buffer>, Failed> {
         let Self { device, operation, what, offset, len } = self;
-        match operation.await {
-            Some((Ok(()), buffer)) => Ok(buffer),
-            Some((Err(source), buffer)) => {
-                let error = match buffer.as_ref().and_then(Buffer::refused) {
-                    Some(reason) => Error::Memory { bytes: len, reason },
-                    None if source == TIMED_OUT => Error::TimedOut { what, offset, len },
-                    None => Error::Io { what, offset, len, source },
-                };
-                Err(Failed { error, buffer })
-            }
-            None => Err(Failed { error: device.shared.closed(), buffer: None }),
-        }
+        device.result(operation.await, what, offset, len)
     }
 }
 
@@ -84,6 +77,30 @@ impl Device {
         }
         let now = snapshot.namespaces.iter().find(|namespace| namespace.nsid == self.nsid);
         now.map_or(self.geometry, |namespace| namespace.geometry)
+    }
+
+    /// What the controller says of it now: identifiers, sizes, limits of one command. `None` while it does not show the disk
+    /// that was opened. [`Device::identify`] has the rest.
+    #[must_use]
+    pub fn namespace(&self) -> Option<Namespace> {
+        let snapshot = self.shared.lock_snapshot();
+        if snapshot.foreign.iter().any(|(nsid, _)| *nsid == self.nsid) {
+            return None;
+        }
+        snapshot.namespaces.iter().find(|namespace| namespace.nsid == self.nsid).cloned()
+    }
+
+    /// Whether the controller copies ([`Device::copy`]).
+    #[must_use]
+    pub fn copies(&self) -> bool {
+        self.namespace().is_some_and(|namespace| namespace.limits.copy_blocks > 0)
+    }
+
+    /// The most bytes of a [`Device::compare_and_write`], in each half; 0 where the controller has no such operation.
+    #[must_use]
+    pub fn compare_and_write_max(&self) -> u32 {
+        let blocks = self.namespace().map_or(0, |namespace| namespace.limits.compare_and_write_blocks);
+        blocks.saturating_mul(self.geometry.block_size).min(nvmf_block::COMPARE_AND_WRITE_MAX as u32)
     }
 
     /// Bytes of a block.
@@ -149,6 +166,39 @@ impl Device {
         self.with_buffer("a compare", |range, with| BlockOp::Compare { range, with }, offset, buffer).await
     }
 
+    /// Writes the second half of the buffer at `offset` if the device holds the first half there, else fails with
+    /// [`BlockError::CompareFailed`](crate::BlockError::CompareFailed). Nobody's write, of whatever host, comes in between: what
+    /// locks and counters that several hosts share are made of. At most [`Device::compare_and_write_max`] bytes in each half, which are
+    /// whole blocks. With `fua` what is written is durable when it ends.
+    ///
+    /// It is never sent twice. When its connection is lost before its response is there it fails with
+    /// [`BlockError::Aborted`](crate::BlockError::Aborted), and whether it was written is not known ([`crate::Effect::Unknown`]): a
+    /// read of the place tells.
+    ///
+    /// # Errors
+    /// As [`Device::read`]. [`BlockError::Unsupported`](crate::BlockError::Unsupported) where the controller has no such operation, or
+    /// not for so many blocks; nothing was done then.
+    pub async fn compare_and_write(&self, offset: u64, buffer: Buffer, fua: bool) -> Result<Buffer, Failed> {
+        let range = match self.pair_range(offset, buffer.len()) {
+            Ok(range) => range,
+            Err(error) => return Err(Failed { error, buffer: Some(buffer) }),
+        };
+        let op = |_, data| BlockOp::CompareAndWrite { range, data, fua };
+        self.with_buffer("a compare and write", op, offset, buffer).await
+    }
+
+    /// Has the controller copy `len` bytes from `from` to `to`, which do not overlap, within the namespace: no byte of them comes here.
+    /// What is longer than the controller copies at once is split; after an error any part may be copied. With `fua` the copy is durable
+    /// when it ends. [`Device::copies`] says beforehand whether the controller can.
+    ///
+    /// # Errors
+    /// As [`Device::read`]; [`Error::Overlap`]. [`BlockError::Unsupported`](crate::BlockError::Unsupported) where the controller does not
+    /// copy; nothing was done then, and reading and writing does the same.
+    pub async fn copy(&self, from: u64, to: u64, len: u64, fua: bool) -> Result<(), Error> {
+        let op = self.copy_op(from, to, len, fua)?;
+        self.run("a copy", op, to).await
+    }
+
     /// Makes durable every write that ended before this began.
     ///
     /// # Errors
@@ -191,6 +241,58 @@ impl Device {
         self.run("a verification", BlockOp::Verify { range }, offset).await
     }
 
+    /// What an operation's end says to whoever waited for it.
+    pub(crate) fn result(
+        &self,
+        ended: Ended,
+        what: &'static str,
+        offset: u64,
+        len: u64,
+    ) -> Result<Option<Buffer>, Failed> {
+        match ended {
+            Some((Ok(()), buffer)) => Ok(buffer),
+            Some((Err(source), buffer)) => {
+                let error = match buffer.as_ref().and_then(Buffer::refused) {
+                    Some(reason) => Error::Memory { bytes: len, reason },
+                    None if source == TIMED_OUT => Error::TimedOut { what, offset, len },
+                    None => Error::Io { what, offset, len, source },
+                };
+                Err(Failed { error, buffer })
+            }
+            None => Err(Failed { error: self.shared.closed(), buffer: None }),
+        }
+    }
+
+    /// Submits an operation, of whose end `reply` is told.
+    pub(crate) fn submit(&self, op: Op, buffer: Option<Buffer>, reply: Reply) {
+        let shared_driver = &self.shared.shared_driver;
+        let until = self.timeout.map(|timeout| shared_driver.now().saturating_add(timeout));
+        shared_driver.submit(Request { nsid: self.nsid, op, buffer, reply, until });
+    }
+
+    /// The range of a copy.
+    ///
+    /// # Errors
+    /// [`Error::Misaligned`], [`Error::Overlap`].
+    pub(crate) fn copy_op(&self, from: u64, to: u64, len: u64, fua: bool) -> Result<Op, Error> {
+        let (source, range) = (self.range("a copy", from, len)?, self.range("a copy", to, len)?);
+        if source.overlaps(range) {
+            return Err(Error::Overlap { from, to, len });
+        }
+        Ok(Op::Copy { range, from: source.start, fua })
+    }
+
+    /// The range of a Compare and Write with a buffer of so many bytes.
+    pub(crate) fn pair_range(&self, offset: u64, buffer_len: usize) -> Result<BlockRange, Error> {
+        let what = "a compare and write";
+        let range = self.range(what, offset, buffer_len as u64)?;
+        if !range.blocks.is_multiple_of(2) {
+            let (block_size, len) = (self.geometry.block_size, buffer_len as u64);
+            return Err(Error::Misaligned { what, offset, len, block_size: 2 * block_size });
+        }
+        Ok(BlockRange::new(range.start, range.blocks / 2))
+    }
+
     pub(crate) fn range(&self, what: &'static str, offset: u64, len: u64) -> Result<BlockRange, Error> {
         let block_size = self.geometry.block_size;
         let size = u64::from(block_size);
@@ -212,7 +314,7 @@ impl Device {
             Err(error) => return Err(Failed { error, buffer: Some(buffer) }),
         };
         if buffer.is_of(&self.shared.pool) {
-            let op = op(range, buffer.name());
+            let op = op(range, buffer.name()).into();
             return self.begin(what, op, offset, Some(buffer)).buffer().await;
         }
         // Its region number names other memory here: the data go through a buffer of this connection's.
@@ -225,7 +327,7 @@ impl Device {
         if !reads {
             buffer.copy_into(&own);
         }
-        match self.begin(what, op, offset, Some(own)).buffer().await {
+        match self.begin(what, op.into(), offset, Some(own)).buffer().await {
             Ok(own) if reads => own.copy_into(&buffer),
             Ok(_) => {}
             Err(Failed { error, .. }) => return Err(Failed { error, buffer: Some(buffer) }),
@@ -237,24 +339,24 @@ impl Device {
     pub(crate) fn begin_read(&self, offset: u64, buffer: Buffer) -> Result<Begun<'_>, Error> {
         let range = self.range("a read", offset, buffer.len() as u64)?;
         let op = BlockOp::Read { range, into: buffer.name() };
-        Ok(self.begin("a read", op, offset, Some(buffer)))
+        Ok(self.begin("a read", op.into(), offset, Some(buffer)))
     }
 
     /// Submits a write that is waited for later.
     pub(crate) fn begin_write(&self, offset: u64, buffer: Buffer) -> Result<Begun<'_>, Error> {
         let range = self.range("a write", offset, buffer.len() as u64)?;
         let op = BlockOp::Write { range, from: buffer.name(), fua: false };
-        Ok(self.begin("a write", op, offset, Some(buffer)))
+        Ok(self.begin("a write", op.into(), offset, Some(buffer)))
     }
 
-    fn begin(&self, what: &'static str, op: BlockOp, offset: u64, buffer: Option<Buffer>) -> Begun<'_> {
+    fn begin(&self, what: &'static str, op: Op, offset: u64, buffer: Option<Buffer>) -> Begun<'_> {
         let len = op.range().map_or(0, |range| range.blocks * u64::from(self.geometry.block_size));
         let mut operation = Operation::new(&self.shared.shared_driver, self.nsid, op, buffer, self.timeout);
         operation.begin();
         Begun { device: self, operation, what, offset, len }
     }
 
-    async fn run(&self, what: &'static str, op: BlockOp, offset: u64) -> Result<(), Error> {
-        self.begin(what, op, offset, None).end().await.map(drop).map_err(Error::from)
+    async fn run(&self, what: &'static str, op: impl Into<Op>, offset: u64) -> Result<(), Error> {
+        self.begin(what, op.into(), offset, None).end().await.map(drop).map_err(Error::from)
     }
 }

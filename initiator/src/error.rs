@@ -57,6 +57,32 @@ pub enum Error {
         /// The block size.
         block_size: u32,
     },
+    /// The two ranges of a copy overlap.
+    #[error("a copy of {len} bytes from byte {from} to byte {to}: they overlap")]
+    Overlap {
+        /// From where.
+        from: u64,
+        /// Where to.
+        to: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// The controller does not say what was asked of it.
+    #[error("{what} failed: {reason}")]
+    Identify {
+        /// What was asked.
+        what: &'static str,
+        /// Its status, or what is wrong with its answer.
+        reason: String,
+    },
+    /// Not the URI of a disk.
+    #[error("{uri}: {reason}")]
+    Uri {
+        /// What was given.
+        uri: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// There is no such namespace.
     #[error("{nqn} has no namespace {nsid} for this host; it has: {there}")]
     NoSuchNamespace {
@@ -141,7 +167,7 @@ impl Error {
     pub fn block_error(&self) -> Option<BlockError> {
         match self {
             Self::Io { source, .. } => Some(*source),
-            Self::Misaligned { .. } => Some(BlockError::BadBuffer),
+            Self::Misaligned { .. } | Self::Overlap { .. } => Some(BlockError::BadBuffer),
             Self::TimedOut { .. } => Some(crate::engine::TIMED_OUT),
             // ENOMEM: nothing is wrong with the disk.
             Self::Memory { .. } => Some(BlockError::Os(12)),
@@ -212,6 +238,9 @@ impl Error {
             },
             Self::TimedOut { .. } | Self::Association { .. } | Self::Closed => Effect::Unknown,
             Self::Misaligned { .. }
+            | Self::Overlap { .. }
+            | Self::Identify { .. }
+            | Self::Uri { .. }
             | Self::NoSuchNamespace { .. }
             | Self::Identity { .. }
             | Self::Foreign { .. }
@@ -242,11 +271,13 @@ impl Error {
                 | BlockError::Device(_) => ErrorKind::Other,
             },
             Self::Association { .. } | Self::Foreign { .. } | Self::Closed => ErrorKind::NotConnected,
-            Self::Misaligned { .. } | Self::Raw { .. } => ErrorKind::InvalidInput,
+            Self::Misaligned { .. } | Self::Overlap { .. } | Self::Raw { .. } | Self::Uri { .. } => {
+                ErrorKind::InvalidInput
+            }
             Self::NoSuchNamespace { .. } => ErrorKind::NotFound,
             Self::TimedOut { .. } => ErrorKind::TimedOut,
             Self::Memory { .. } => ErrorKind::OutOfMemory,
-            Self::Identity { .. } | Self::System { .. } => ErrorKind::Other,
+            Self::Identity { .. } | Self::Identify { .. } | Self::System { .. } => ErrorKind::Other,
         }
     }
 }

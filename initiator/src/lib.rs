@@ -24,15 +24,18 @@
 //! | item | what it is |
 //! |---|---|
 //! | [`Options`], [`HostIdentity`] | whom to connect to, as whom, with how many queues |
+//! | [`Uri`] | the same in one line |
 //! | [`Connection`] | a connection to a controller, with a thread of its own for reconnects, keep-alive and events |
 //! | [`ConnectionState`], [`Mismatch`] | its state; how a namespace differs from the disk that was opened |
 //! | [`Change`], [`Changes`], [`Statistics`] | what happens to a connection, and what it has done |
 //! | [`Device`] | a namespace: reads, writes and the rest as futures that need no runtime |
-//! | [`Buffer`] | memory that is registered once and moved without copies |
+//! | [`Buffer`], [`SharedBuffer`] | memory that is registered once and moved without copies |
+//! | [`queue`] | many operations under way, without a future for each |
 //! | [`blocking`] | the same for code that blocks: `Read`, `Write`, `Seek`, and bytes at any place |
 //! | `Stream` | tokio's `AsyncRead`, `AsyncWrite` and `AsyncSeek`, with the feature `tokio` |
 //! | [`Error`], [`Failed`], [`Effect`] | what went wrong; the buffer back; whether anything may have been done |
 //! | [`reservation`] | who may write to a disk: keys, reservations, and the fence of a standby |
+//! | [`identify`] | all that the controller says of itself and of a namespace |
 //! | [`raw`] | any Admin or I/O command, with a bounded amount of data |
 //! | [`discover`] | what a target exports |
 //! | [`RemoteBackend`] | the same without a thread: submit, flush and poll on the caller's own, for the least latency |
@@ -63,12 +66,13 @@ mod discover;
 pub mod driver;
 mod engine;
 mod error;
-
+pub mod identify;
 mod identity;
 mod log;
 mod mailbox;
 mod operation;
 mod options;
+pub mod queue;
 pub mod raw;
 pub mod reservation;
 mod shared_driver;
@@ -80,10 +84,11 @@ mod statistics;
 mod stream;
 mod thread;
 pub mod transport;
+mod uri;
 
 pub use backend::RemoteBackend;
 pub use block_on::block_on;
-pub use buffer::Buffer;
+pub use buffer::{Buffer, SharedBuffer};
 pub use connection::{Connection, ConnectionState};
 pub use device::Device;
 pub use discover::discover;
@@ -104,3 +109,4 @@ pub use statistics::Statistics;
 #[cfg(feature = "tokio")]
 pub use stream::Stream;
 pub use transport::{TcpOptions, TlsOptions};
+pub use uri::Uri;

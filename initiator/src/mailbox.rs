@@ -2,13 +2,13 @@
 
 use crate::Buffer;
 use crate::buffer::Piece;
-use crate::driver::AdminReply;
+use crate::driver::{AdminReply, Op};
 use crate::slot::Reply;
 use core::time::Duration;
 use futures_channel::oneshot;
 use nvme_proto::Nsid;
 use nvmf_auth::host::Secrets;
-use nvmf_block::{BlockOp, RegionId};
+use nvmf_block::RegionId;
 use nvmf_host::NamespaceIdentity;
 use nvmf_host::admin::AdminCommand;
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// A block operation that somebody waits for.
 pub(crate) struct Request {
     pub(crate) nsid: Nsid,
-    pub(crate) op: BlockOp,
+    pub(crate) op: Op,
     pub(crate) buffer: Option<Buffer>,
     pub(crate) reply: Reply,
     /// How long somebody waits, in the time of the [`crate::shared_driver::SharedDriver`].
@@ -63,6 +63,7 @@ impl Mailbox {
     ///
     /// # Errors
     /// The message, when the mailbox is closed: the caller drops it, and with it the reply's channel, outside of every lock.
+    #[expect(clippy::result_large_err, reason = "nothing is allocated for an operation")]
     pub(crate) fn put(&self, message: Message) -> Result<(), Message> {
         let mut mail = self.lock();
         if mail.closed {

@@ -1,5 +1,6 @@
 //! A block operation as a future.
 
+use crate::driver::Op;
 use crate::mailbox::Request;
 use crate::shared_driver::SharedDriver;
 use crate::slot::{Ended, Waiting};
@@ -7,7 +8,6 @@ use crate::{Buffer, caller};
 use core::pin::Pin;
 use core::time::Duration;
 use nvme_proto::Nsid;
-use nvmf_block::BlockOp;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -18,7 +18,7 @@ pub(crate) struct Operation<'a> {
 }
 
 enum Step {
-    Begin { nsid: Nsid, op: BlockOp, buffer: Option<Buffer>, timeout: Option<Duration> },
+    Begin { nsid: Nsid, op: Op, buffer: Option<Buffer>, timeout: Option<Duration> },
     Wait(Waiting),
 }
 
@@ -26,7 +26,7 @@ impl<'a> Operation<'a> {
     pub(crate) fn new(
         shared_driver: &'a Arc<SharedDriver>,
         nsid: Nsid,
-        op: BlockOp,
+        op: Op,
         buffer: Option<Buffer>,
         timeout: Option<Duration>,
     ) -> Self {

@@ -4,6 +4,7 @@
 //! as there are operations at once. A future that is dropped first leaves its slot to the operation, and both end together.
 
 use crate::Buffer;
+use crate::queue::{Done, Ticket};
 use nvmf_block::BlockError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -46,21 +47,40 @@ impl Slot {
 
 /// The operation's side.
 #[derive(Default)]
-pub(crate) struct Reply(Option<Arc<Slot>>);
+pub(crate) struct Reply(To);
+
+/// Who is told.
+#[derive(Default)]
+enum To {
+    /// Nobody any more.
+    #[default]
+    Nobody,
+    Slot(Arc<Slot>),
+    Queue(Arc<Done>, Ticket),
+}
 
 impl Reply {
+    /// To a queue of completions.
+    pub(crate) fn to_queue(done: Arc<Done>, ticket: Ticket) -> Self {
+        Self(To::Queue(done, ticket))
+    }
+
     pub(crate) fn send(mut self, result: Result<(), BlockError>, buffer: Option<Buffer>) {
-        if let Some(slot) = self.0.take() {
-            slot.end(Some((result, buffer)));
+        self.end(Some((result, buffer)));
+    }
+
+    fn end(&mut self, ended: Ended) {
+        match core::mem::take(&mut self.0) {
+            To::Nobody => {}
+            To::Slot(slot) => slot.end(ended),
+            To::Queue(done, ticket) => done.put(ticket, ended),
         }
     }
 }
 
 impl Drop for Reply {
     fn drop(&mut self) {
-        if let Some(slot) = self.0.take() {
-            slot.end(None);
-        }
+        self.end(None);
     }
 }
 
@@ -80,7 +100,7 @@ impl Slots {
     pub(crate) fn take(&self) -> (Reply, Waiting) {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let slot = free.unwrap_or_else(|| Arc::new(Slot(Mutex::new(State::Quiet))));
-        (Reply(Some(Arc::clone(&slot))), Waiting(Some(slot)))
+        (Reply(To::Slot(Arc::clone(&slot))), Waiting(Some(slot)))
     }
 
     fn put(&self, slot: Arc<Slot>) {

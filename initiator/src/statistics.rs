@@ -1,5 +1,6 @@
 //! What a connection has done so far.
 
+use crate::driver::Op;
 use core::sync::atomic::{AtomicU64, Ordering};
 use nvmf_block::BlockOp;
 
@@ -42,10 +43,10 @@ pub(crate) struct Kind {
 }
 
 impl Kind {
-    pub(crate) fn of(op: &BlockOp) -> Self {
+    pub(crate) fn of(op: &Op) -> Self {
         match op {
-            BlockOp::Read { into, .. } => Self { at: 0, bytes: into.len as u64 },
-            BlockOp::Write { from, .. } => Self { at: 1, bytes: from.len as u64 },
+            Op::Block(BlockOp::Read { into, .. }) => Self { at: 0, bytes: into.len as u64 },
+            Op::Block(BlockOp::Write { from, .. }) => Self { at: 1, bytes: from.len as u64 },
             _ => Self { at: 2, bytes: 0 },
         }
     }

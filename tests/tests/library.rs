@@ -1,7 +1,12 @@
 //! The library's faces on a device of the real target: vectored, of any bytes, blocking, of tokio.
 
+use core::time::Duration;
 use nvmf_initiator::blocking;
-use nvmf_initiator::{Change, Connection, ConnectionState, HostIdentity, Nsid, Options, Stream, block_on};
+use nvmf_initiator::queue::Queue;
+use nvmf_initiator::{
+    BlockError, Change, Connection, ConnectionState, Device, Effect, Error, HostIdentity, Nsid, Options,
+    Stream, block_on,
+};
 use nvmf_tests::process::{self, Target};
 use std::io::{
     BufRead as _, BufReader, BufWriter, ErrorKind, IoSlice, IoSliceMut, Read as _, Seek as _, SeekFrom,
@@ -141,6 +146,165 @@ fn stream_of_tokio_keeps_what_a_dropped_call_left_in_order() {
         assert_eq!(stream.write(&[1]).await.expect_err("the end").kind(), ErrorKind::StorageFull);
         connection.close().await;
     });
+    site.target.stop().expect("the target stops");
+}
+
+/// Adds one to the counter in the first block, whatever others do to it meanwhile.
+async fn count(disk: &Device) -> u64 {
+    let (size, mut tries) = (disk.geometry().block_size as usize, 0);
+    let mut block = vec![0; size];
+    disk.read_to(0, &mut block).await.expect("a read");
+    loop {
+        tries += 1;
+        let next = u64::from_le_bytes(block[..8].try_into().expect("eight bytes")) + 1;
+        let mut buffer = disk.buffer(2 * size).expect("memory");
+        buffer.copy_from(&block);
+        block[..8].copy_from_slice(&next.to_le_bytes());
+        buffer.write_at(size, &block);
+        match disk.compare_and_write(0, buffer, tries % 2 == 0).await {
+            Ok(_) => return tries,
+            Err(failed) => {
+                assert_eq!(failed.error.block_error(), Some(BlockError::CompareFailed));
+                assert_eq!(failed.error.effect(), Effect::Nothing);
+                disk.read_to(0, &mut block).await.expect("a read");
+            }
+        }
+    }
+}
+
+#[test]
+fn hosts_that_count_in_one_block_lose_nothing() {
+    let site = site();
+    let each = || {
+        let host = HostIdentity::generate().expect("an identity");
+        let options = Options { host, ..site.options.clone() };
+        move || {
+            block_on(async {
+                let connection = Connection::connect(options).await.expect("a connection");
+                let disk = connection.open(Nsid(1)).expect("namespace 1");
+                assert_eq!(disk.compare_and_write_max(), 4096);
+                for _ in 0..100 {
+                    count(&disk).await;
+                }
+                connection.close().await;
+            });
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(each());
+        }
+    });
+    let disk = blocking::Device::connect(site.options.clone(), Nsid(1)).expect("a device");
+    let mut counter = [0; 8];
+    disk.read_exact_at(&mut counter, 0).expect("a read");
+    assert_eq!(u64::from_le_bytes(counter), 300);
+    let too_long =
+        block_on(disk.device().compare_and_write(0, disk.device().buffer(16384).expect("memory"), false));
+    assert_eq!(too_long.expect_err("two blocks").error.block_error(), Some(BlockError::Unsupported));
+    let odd =
+        block_on(disk.device().compare_and_write(0, disk.device().buffer(4096).expect("memory"), false));
+    assert!(matches!(odd.expect_err("half a pair").error, Error::Misaligned { .. }));
+    drop(disk);
+    site.target.stop().expect("the target stops");
+}
+
+#[test]
+fn controller_copies_within_the_namespace() {
+    let site = site();
+    block_on(async {
+        let connection = Connection::connect(site.options.clone()).await.expect("a connection");
+        for nsid in [1, 2] {
+            let disk = connection.open(Nsid(nsid)).expect("a namespace");
+            assert!(disk.copies());
+            let bytes = pattern(8 * MIB);
+            disk.write_from(0, &bytes).await.expect("a write");
+            let before = connection.statistics();
+            disk.copy(4096, 12 * MIB as u64, 7 * MIB as u64, nsid == 1).await.expect("a copy");
+            assert_eq!(
+                connection.statistics().bytes_written,
+                before.bytes_written,
+                "nothing went over the wire"
+            );
+            let mut back = vec![0; 7 * MIB];
+            disk.read_to(12 * MIB as u64, &mut back).await.expect("a read");
+            assert!(back == bytes[4096..][..7 * MIB]);
+            let error = disk.copy(0, 4096, 8192, false).await.expect_err("an overlap");
+            assert!(matches!(error, Error::Overlap { .. }) && error.effect() == Effect::Nothing, "{error}");
+            let error = disk.copy(0, 24 * MIB as u64, 4096, false).await.expect_err("behind the end");
+            assert_eq!(error.block_error(), Some(BlockError::OutOfRange));
+        }
+        connection.close().await;
+    });
+    site.target.stop().expect("the target stops");
+}
+
+#[test]
+fn identify_data_are_those_of_the_target() {
+    let site = site();
+    block_on(async {
+        let connection = Connection::connect(site.options.clone()).await.expect("a connection");
+        let disk = connection.open(Nsid(1)).expect("namespace 1");
+        let (controller, namespace) =
+            (connection.identify().await.expect("it"), disk.identify().await.expect("it"));
+        assert_eq!(namespace.nsze.get(), 6144);
+        assert_eq!(controller.fuses.get() & 1, 1);
+        let known = disk.namespace().expect("it is there");
+        assert_eq!((known.nguid, known.geometry), (namespace.nguid, disk.geometry()));
+        assert!(known.limits.copy_blocks > 0);
+        connection.close().await;
+        assert!(matches!(disk.identify().await, Err(Error::Closed)));
+    });
+    site.target.stop().expect("the target stops");
+}
+
+#[test]
+fn queue_returns_each_operation_once() {
+    const PIECE: usize = 16384;
+    let site = site();
+    let connection = block_on(Connection::connect(site.options.clone())).expect("a connection");
+    let queue = Queue::new(connection.open(Nsid(1)).expect("namespace 1")).expect("a queue");
+    let memory = queue.device().buffer(64 * PIECE).expect("memory").share();
+    assert!(queue.poll().is_none() && queue.wait(Duration::MAX).is_none());
+    for number in 0..64 {
+        let mut part = memory.part(number * PIECE, PIECE);
+        part.copy_from(&[number as u8; PIECE]);
+        queue.write(number as u64, (number * PIECE) as u64, part, false).expect("submitted");
+    }
+    assert_eq!(queue.under_way(), 64);
+    let mut seen = [false; 64];
+    while queue.under_way() > 0 {
+        let Some(done) = queue.poll() else { continue };
+        assert!(done.result.is_ok() && !core::mem::replace(&mut seen[done.cookie as usize], true));
+    }
+    assert!(seen == [true; 64]);
+    let part = memory.part(0, PIECE);
+    queue.read(100, 5 * PIECE as u64, part).expect("submitted");
+    let done = queue.wait(Duration::from_secs(20)).expect("a completion");
+    let mut back = [0; PIECE];
+    done.buffer.expect("its buffer").copy_to(&mut back);
+    assert!(done.cookie == 100 && back == [5; PIECE]);
+    queue.copy(1, 0, 12 << 20, PIECE as u64, false).expect("submitted");
+    queue.flush(2);
+    let both = [queue.wait(Duration::MAX), queue.wait(Duration::MAX)];
+    assert!(both.into_iter().flatten().filter(|done| done.result.is_ok()).count() == 2);
+
+    let other = block_on(Connection::connect(site.options.clone())).expect("a connection");
+    let foreign = other.open(Nsid(1)).expect("namespace 1").buffer(4096).expect("memory");
+    let refused = queue.read(7, 0, foreign).expect_err("another connection's");
+    assert!(matches!(refused.error, Error::Memory { .. }) && refused.buffer.is_some());
+    let refused = queue.write(7, 1, memory.part(0, 4096), false).expect_err("not whole blocks");
+    assert!(matches!(refused.error, Error::Misaligned { .. }));
+    assert_eq!(queue.under_way(), 0);
+    // What is under way when the connection is closed ends.
+    queue.read(9, 0, memory.part(0, PIECE)).expect("submitted");
+    block_on(connection.close());
+    assert_eq!(queue.wait(Duration::from_secs(20)).expect("a completion").cookie, 9);
+    queue.read(10, 0, memory.part(0, PIECE)).expect("submitted");
+    let done = queue.wait(Duration::from_secs(20)).expect("a completion");
+    assert!(done.cookie == 10 && matches!(done.result, Err(Error::Closed)));
+    drop((queue, memory));
+    block_on(other.close());
     site.target.stop().expect("the target stops");
 }
 

@@ -18,13 +18,17 @@ pub(crate) const DEMO: &[Need] = &[
     Need { sign: "debugfs", package: "e2fsprogs" },
 ];
 
-/// Needed by the tests: file system tools, and other projects' NBD clients.
+/// Needed by the tests: file system tools, other projects' NBD clients, and what uses the library for C.
 pub(crate) const TEST: &[Need] = &[
     Need { sign: "mke2fs", package: "e2fsprogs" },
     Need { sign: "e2fsck", package: "e2fsprogs" },
     Need { sign: "nbdinfo", package: "libnbd-bin" },
     Need { sign: "nbdcopy", package: "libnbd-bin" },
     Need { sign: "qemu-img", package: "qemu-utils" },
+    Need { sign: "gcc", package: "gcc" },
+    Need { sign: "g++", package: "g++" },
+    Need { sign: "nm", package: "binutils" },
+    Need { sign: "python3", package: "python3" },
 ];
 
 /// For the check of the hand-written ABI of libibverbs and librdmacm: their header files, and what reads them.

@@ -52,6 +52,8 @@ impl Test {
                 "nvmf-bench",
                 "-p",
                 "nvmf-manual",
+                "-p",
+                "nvmf-capi",
             ]),
         )?;
         step::run("tests", &mut step::cargo(&["test", "--workspace"]))?;

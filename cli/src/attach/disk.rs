@@ -56,6 +56,8 @@ pub(super) fn namespace(attached: &Attachment) -> Result<Namespace> {
             deallocate_command_blocks: disk.trim.into(),
             deallocate_ranges: disk.trim.into(),
             compare: false,
+            compare_and_write_blocks: 0,
+            copy_blocks: 0,
             in_capsule_bytes: 0,
         },
     })

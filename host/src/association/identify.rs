@@ -8,7 +8,7 @@ use core::time::Duration;
 use nvme_proto::admin::cross_controller_reset::ControllerInstance;
 use nvme_proto::admin::identify::{
     CSI_NVM, Descriptors, IdentifyController, IdentifyNamespace, IndependentNamespace, NamespaceIdType,
-    NvmController, cmic, ctratt, independent_nsfeat, lpa, nsfeat, oncs, sgls, vwc,
+    NvmController, cmic, ctratt, fuses, independent_nsfeat, lpa, nsfeat, oncs, sgls, vwc,
 };
 use nvme_proto::fabrics::discovery::TransportType;
 use nvmf_block::{Geometry, Preferred};
@@ -18,6 +18,8 @@ use zerocopy::FromBytes;
 const WRITE_PROTECTED: u8 = 1 << 0;
 /// DLFEAT bit 3: Write Zeroes takes the Deallocate bit.
 const WRITE_ZEROES_DEALLOCATES: u8 = 1 << 3;
+/// CDFS bit 0: Copy takes source ranges of format 0.
+const COPY_FORMAT_0: u16 = 1 << 0;
 /// Bytes that MDTS and its like count in powers of two: MPSMIN is 0, as the set-up refuses any other.
 const PAGE: u64 = 4096;
 
@@ -43,6 +45,10 @@ pub(super) struct ControllerIdentity {
     pub(super) traffic_based_keep_alive: bool,
     /// LPA: log pages can be read from an offset on.
     pub(super) extended_logs: bool,
+    /// Blocks in a Compare and Write, where the namespace says nothing (ACWU); `None`: not supported.
+    compare_and_write_blocks: Option<u32>,
+    /// Copy takes source ranges of format 0.
+    copies: bool,
     nvm: NvmLimits,
 }
 
@@ -75,6 +81,9 @@ pub(super) fn controller(
         events: identify.oaes.get(),
         traffic_based_keep_alive: identify.ctratt.get() & ctratt::TRAFFIC_BASED_KEEP_ALIVE != 0,
         extended_logs: identify.lpa & lpa::EXTENDED_DATA != 0,
+        compare_and_write_blocks: (identify.fuses.get() & fuses::COMPARE_AND_WRITE != 0)
+            .then(|| u32::from(identify.acwu_z.get()) + 1),
+        copies: identify.oncs.get() & oncs::COPY != 0 && identify.cdfs.get() & COPY_FORMAT_0 != 0,
         nvm: NvmLimits::default(),
     })
 }
@@ -196,6 +205,8 @@ impl ControllerIdentity {
             deallocate_ranges: nonzero(self.nvm.deallocate_ranges.into(), limits::DSM_RANGES_MAX as u64)
                 as u16,
             compare: has(oncs::COMPARE),
+            compare_and_write_blocks: 0,
+            copy_blocks: 0,
             in_capsule_bytes: info.in_capsule_bytes,
         }
     }
@@ -217,7 +228,16 @@ impl Namespace {
             return None;
         }
         let block_size = 1 << format.lbads;
-        let command_limits = identity.command_limits(info, block_size, identify.dlfeat);
+        let mut command_limits = identity.command_limits(info, block_size, identify.dlfeat);
+        if let Some(of_controller) = identity.compare_and_write_blocks {
+            let nacwu = Some(identify.nacwu.get()).filter(|_| identify.nsfeat & nsfeat::ATOMIC != 0);
+            // 0 refers to the controller's.
+            let blocks = nacwu.filter(|&nacwu| nacwu > 0).map_or(of_controller, |nacwu| u32::from(nacwu) + 1);
+            command_limits.compare_and_write_blocks = blocks.min(command_limits.transfer_blocks);
+        }
+        if identity.copies {
+            command_limits.copy_blocks = identify.mcl.get().min(identify.mssrl.get().into());
+        }
         // OPTPERF is bits 5:4 since NVMe 2.1, and bit 4 alone before. Each value of it but 0 says that NPWG is valid.
         let optimal_mask = if info.version >= (2, 1, 0) { nsfeat::OPTPERF } else { nsfeat::OPTPERF_NPDG };
         let optimal = identify.nsfeat & optimal_mask != 0;

@@ -21,6 +21,8 @@ fn namespace() -> Namespace {
             deallocate_command_blocks: 1 << 20,
             deallocate_ranges: 256,
             compare: true,
+            compare_and_write_blocks: 1,
+            copy_blocks: 100,
             in_capsule_bytes: 4096,
         },
     }

@@ -65,7 +65,7 @@ impl<T: Transport> Driver<T> {
         }
         let deadline = Some(now.saturating_add(path.config.io_timeout));
         while !io_waiting.is_empty()
-            && let Some(queue) = path.next_queue(OTHERS)
+            && let Some(queue) = path.next_queue(OTHERS, 1)
             && let Some((number, command)) = io_waiting.pop_front()
         {
             if !path.send_admin(now, queue, Owner::Admin(number), &command, deadline) {

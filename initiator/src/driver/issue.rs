@@ -2,11 +2,12 @@
 
 use super::Driver;
 use super::heads::Admission;
+use super::op::Op;
 use super::operation::{OTHERS, READS, Wait};
 use crate::transport::Transport;
 use core::time::Duration;
 use nvme_proto::{Nsid, Status};
-use nvmf_block::{BlockError, BlockOp};
+use nvmf_block::BlockError;
 use nvmf_host::io::Parts;
 use nvmf_host::{Association, Fate, Outcome, Recovery, status};
 
@@ -49,6 +50,7 @@ impl<T: Transport> Driver<T> {
     }
 
     fn issue_on(&mut self, now: Duration, path: usize) {
+        self.paths[path].send_seconds(now);
         // While a change is looked into, nobody knows which disk is where.
         let association = self.paths[path].association.as_ref();
         if !self.paths[path].is_ready() || association.is_none_or(Association::is_scanning) {
@@ -56,7 +58,8 @@ impl<T: Transport> Driver<T> {
         }
         for kind in [READS, OTHERS] {
             while let Some(&index) = self.operations.ready[path][kind].front()
-                && let Some(queue) = self.paths[path].next_queue(kind)
+                && let Some(queue) =
+                    self.paths[path].next_queue(kind, self.operations.commands_at_once(index))
                 && self.issue_part(now, path, index, queue)
             {}
         }
@@ -65,18 +68,24 @@ impl<T: Transport> Driver<T> {
     /// Issues one part of the operation at the head of the path's queue; `false` when it could not be sent.
     fn issue_part(&mut self, now: Duration, path: usize, index: u32, queue: usize) -> bool {
         let Some((op, mut parts)) = self.begin(now, path, index) else { return true };
-        if let Some(part) = parts.next()
-            && !self.paths[path].send_part(now, queue, index, &op, &part)
-        {
+        let Some(part) = parts.next() else { return true };
+        if !self.paths[path].send_part(now, queue, index, &op, &part) {
             return false;
         }
-        self.operations.on_part_sent(path, index, parts);
+        let mut sent = 1;
+        if op.is_pair()
+            && let Some(second) = parts.next()
+        {
+            self.paths[path].send_second(now, queue, index, op, second);
+            sent = 2;
+        }
+        self.operations.on_parts_sent(path, index, sent, parts);
         true
     }
 
     /// The parts of the operation at the head of the path's queue, of which there is at least one; `None` when it left the queue
     /// instead.
-    fn begin(&mut self, now: Duration, path: usize, index: u32) -> Option<(BlockOp, Parts)> {
+    fn begin(&mut self, now: Duration, path: usize, index: u32) -> Option<(Op, Parts)> {
         let operation = self.operations.get(index)?;
         let (nsid, op) = (operation.nsid, operation.op);
         if operation.error.is_some() || operation.again {
@@ -134,7 +143,7 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    fn split(&self, path: usize, nsid: Nsid, op: BlockOp) -> Result<Parts, BlockError> {
+    fn split(&self, path: usize, nsid: Nsid, op: Op) -> Result<Parts, BlockError> {
         let path = &self.paths[path];
         let namespace = path.association.as_ref().and_then(|a| a.namespace(nsid)).ok_or(BlockError::Gone)?;
         // The range counts in blocks of the disk that was opened.
@@ -142,9 +151,12 @@ impl<T: Transport> Driver<T> {
             return Err(BlockError::Gone);
         }
         let parts = namespace.split(op.try_into()?)?;
+        if op.is_pair() && !path.has_room_for_pairs() {
+            return Err(BlockError::Unsupported);
+        }
         if let (Some(range), Some(buffer)) = (op.range(), op.buffer()) {
             let len = namespace.geometry.bytes_in(range).ok_or(BlockError::OutOfRange)?;
-            if buffer.len != len || !path.holds(&buffer) {
+            if !op.fits(len) || !path.holds(&buffer) {
                 return Err(BlockError::BadBuffer);
             }
         }
@@ -162,7 +174,11 @@ impl<T: Transport> Driver<T> {
 
     #[cold]
     fn on_part_failed(&mut self, now: Duration, path: usize, index: u32, status: Status) {
-        let Some(nsid) = self.operations.get(index).map(|operation| operation.nsid) else { return };
+        let Some(operation) = self.operations.get(index) else { return };
+        let (nsid, is_pair) = (operation.nsid, operation.op.is_pair());
+        if is_pair && status.is(Status::ABORTED_FAILED_FUSED) {
+            return self.operations.on_second_aborted(index);
+        }
         // The standard's status for a namespace that is not active any more, and for much else: a scan tells which it is.
         let doubt = status.is(Status::INVALID_FIELD) && self.next_doubt <= now;
         if doubt {
@@ -181,6 +197,9 @@ impl<T: Transport> Driver<T> {
         self.operations.on_part_failed(now, index, |operation, waited| {
             if doubt {
                 return Fate::Requeue(Duration::ZERO);
+            }
+            if is_pair && !status::is_without_effect(status) {
+                return Fate::Fail(status::block_error(status));
             }
             match recovery.fate_of_failed(status, operation.begun, waited, asked) {
                 // Once on each path at once.

@@ -8,6 +8,7 @@
 //! | `paths` | paths: added, ready, lost; what is told of them |
 //! | `heads` | namespaces, pinned to the disks that they were, and the paths that lead to each |
 //! | `policy` | which of these an operation goes to |
+//! | `op` | what a driver carries out |
 //! | `operation` | block operations: waiting, in flight, ended |
 //! | `issue` | block operations: given to paths, issued part by part, issued again |
 //! | `fence` | what a controller that was lost may still carry out |
@@ -24,6 +25,7 @@ mod descriptor;
 mod fence;
 mod heads;
 mod issue;
+mod op;
 mod operation;
 mod path;
 mod paths;
@@ -34,6 +36,7 @@ pub(crate) mod tests;
 pub use admin::AdminReply;
 pub use config::{DriverConfig, Route, StartError};
 pub use fence::Impacted;
+pub use op::Op;
 pub use paths::PathStatus;
 pub use policy::{PATHS_MAX, PathPolicy};
 
@@ -46,7 +49,7 @@ use fence::Fences;
 use heads::Heads;
 use nvme_proto::Nsid;
 use nvmf_auth::host::Secrets;
-use nvmf_block::{BlockOp, Completion as BlockCompletion, Full, RegionId, Tag};
+use nvmf_block::{Completion as BlockCompletion, Full, RegionId, Tag};
 use nvmf_host::{Association, AssociationError, Mismatch};
 use nvmf_memory::Memory;
 use operation::Operations;
@@ -267,14 +270,14 @@ impl<T: Transport> Driver<T> {
         !self.shut && self.paths.iter().any(|path| path.recovery.may_queue())
     }
 
-    /// Takes a block operation on a namespace. It waits while there is no connection.
+    /// Takes an operation on a namespace. It waits while there is no connection.
     ///
     /// # Errors
     /// [`Full`]: nothing was taken.
-    pub fn submit(&mut self, tag: Tag, nsid: Nsid, op: BlockOp) -> Result<(), Full> {
+    pub fn submit(&mut self, tag: Tag, nsid: Nsid, op: impl Into<Op>) -> Result<(), Full> {
         let admission = self.use_head(nsid);
         let may_queue = self.may_queue();
-        if let Some(index) = self.operations.submit(tag, nsid, op, may_queue)? {
+        if let Some(index) = self.operations.submit(tag, nsid, op.into(), may_queue)? {
             self.route(index, admission);
         }
         Ok(())

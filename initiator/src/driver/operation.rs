@@ -1,9 +1,10 @@
 //! Block operations: what waits for a path, for room, for a time; what is in flight, and how it ends.
 
+use super::op::Op;
 use super::policy::Chooser;
 use core::time::Duration;
 use nvme_proto::Nsid;
-use nvmf_block::{BlockError, BlockOp, BlockRange, Completion, Full, Tag};
+use nvmf_block::{BlockError, BlockRange, Completion, Full, Tag};
 use nvmf_host::Fate;
 use nvmf_host::io::Parts;
 use std::collections::VecDeque;
@@ -13,7 +14,7 @@ use std::collections::VecDeque;
 pub(super) struct Operation {
     tag: Tag,
     pub(super) nsid: Nsid,
-    pub(super) op: BlockOp,
+    pub(super) op: Op,
     /// Which I/O queues it goes to: [`READS`], [`OTHERS`].
     kind: usize,
     /// The path that it was given to: all its parts go there.
@@ -30,6 +31,8 @@ pub(super) struct Operation {
     pub(super) error: Option<BlockError>,
     /// A part failed in a way that another try may mend.
     pub(super) again: bool,
+    /// The second command of a pair was aborted because of the first, whose status says why.
+    second_aborted: bool,
     /// Not before then.
     not_before: Option<Duration>,
     /// When a part of it first failed.
@@ -100,7 +103,7 @@ impl Operations {
         &mut self,
         tag: Tag,
         nsid: Nsid,
-        op: BlockOp,
+        op: Op,
         may_queue: bool,
     ) -> Result<Option<u32>, Full> {
         if self.done.len() >= self.all.len() {
@@ -115,7 +118,7 @@ impl Operations {
             tag,
             nsid,
             op,
-            kind: if self.reads_apart && !matches!(op, BlockOp::Read { .. }) { OTHERS } else { READS },
+            kind: if self.reads_apart && !op.is_read() { OTHERS } else { READS },
             path: None,
             avoid: None,
             parts: None,
@@ -124,6 +127,7 @@ impl Operations {
             begun_at: Duration::ZERO,
             error: None,
             again: false,
+            second_aborted: false,
             not_before: None,
             failed_at: None,
             queued: false,
@@ -143,6 +147,12 @@ impl Operations {
 
     pub(super) fn get(&mut self, index: u32) -> Option<&mut Operation> {
         self.all[index as usize].as_mut()
+    }
+
+    /// How many of its commands must find room in a queue together.
+    pub(super) fn commands_at_once(&self, index: u32) -> usize {
+        let operation = self.all[index as usize].as_ref();
+        1 + usize::from(operation.is_some_and(|operation| operation.op.is_pair()))
     }
 
     /// The next operation to give to a path.
@@ -181,10 +191,10 @@ impl Operations {
         self.ready[path][operation.kind].pop_front();
     }
 
-    /// A part was sent; `more` are left. It goes to the end of its path's queue, or leaves it.
-    pub(super) fn on_part_sent(&mut self, path: usize, index: u32, parts: Parts) {
+    /// So many parts were sent; `parts` are left. It goes to the end of its path's queue, or leaves it.
+    pub(super) fn on_parts_sent(&mut self, path: usize, index: u32, sent: u32, parts: Parts) {
         let Some(operation) = self.all[index as usize].as_mut() else { return };
-        operation.outstanding += 1;
+        operation.outstanding += sent;
         operation.queued = parts.remaining() > 0;
         operation.parts = Some(parts);
         let ready = &mut self.ready[path][operation.kind];
@@ -203,6 +213,14 @@ impl Operations {
         {
             self.chooser.on_measured(path, now.saturating_sub(operation.begun_at));
         }
+        self.settle(index);
+    }
+
+    /// The second command of a pair was aborted because of the first.
+    pub(super) fn on_second_aborted(&mut self, index: u32) {
+        let Some(operation) = self.get(index) else { return };
+        operation.outstanding -= 1;
+        operation.second_aborted = true;
         self.settle(index);
     }
 
@@ -241,11 +259,16 @@ impl Operations {
         }
         if operation.again {
             operation.again = false;
+            operation.second_aborted = false;
             operation.parts = None;
             return match operation.not_before.take() {
                 Some(at) => self.wait(index, Wait::Until(at)),
                 None => self.unroute(index),
             };
+        }
+        if operation.second_aborted {
+            // Without a first that failed: nobody knows what this controller did.
+            return self.end(index, Err(BlockError::Aborted));
         }
         if operation.parts.as_ref().is_some_and(|parts| parts.remaining() == 0) {
             self.end(index, Ok(()));
@@ -367,9 +390,14 @@ impl Operations {
             if operation.path != Some(path) || operation.parts.is_none() {
                 continue;
             }
+            // Whether a pair took effect is not known, and nobody may do it again but who can find out.
+            let fate = match operation.op.is_pair() && operation.outstanding > 0 {
+                true => Fate::Fail(BlockError::Aborted),
+                false => fate(operation.begun),
+            };
             operation.outstanding = 0;
             operation.again = true;
-            if let (None, Fate::Fail(error)) = (operation.error, fate(operation.begun)) {
+            if let (None, Fate::Fail(error)) = (operation.error, fate) {
                 operation.error = Some(error);
             }
             self.settle(index);

@@ -218,6 +218,11 @@ const _: () = {
     assert!(offset_of!(SourceRange0, elbat) == 28 && offset_of!(SourceRange1, elbat) == 36);
 };
 
+impl SourceRange0 {
+    /// Bytes of it.
+    pub const LEN: usize = size_of::<Self>();
+}
+
 impl SourceRange {
     /// `blocks` blocks from `slba` on, in the namespace of the command.
     #[must_use]

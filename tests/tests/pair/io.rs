@@ -24,6 +24,8 @@ impl Pair {
                 }
                 PartData::Range { bytes, in_capsule: true } => Data::InCapsule(bytes.to_vec()),
                 PartData::Range { bytes, in_capsule: false } => Data::Exposed(bytes.to_vec()),
+                PartData::Source { bytes, in_capsule: true } => Data::InCapsule(bytes.to_vec()),
+                PartData::Source { bytes, in_capsule: false } => Data::Exposed(bytes.to_vec()),
             };
             let place = match part.data {
                 PartData::FromController { offset, .. } => offset,

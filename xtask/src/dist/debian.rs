@@ -128,6 +128,13 @@ mod tests {
         text
     }
 
+    /// What a package tells dpkg in this file.
+    fn control_file(package: &str, file: &str) -> String {
+        let folder = tempfile::tempdir().expect("a folder");
+        said("dpkg-deb", &["-e", package, folder.path().to_str().expect("UTF-8")]);
+        fs::read_to_string(folder.path().join(file)).expect("a control file")
+    }
+
     #[test]
     fn packages_have_what_a_user_expects() {
         let missing = crate::packages::missing(&[crate::packages::DIST]);
@@ -177,6 +184,23 @@ mod tests {
             assert!(in_nvmf.contains(&format!("./{file}")), "{file} is not in {in_nvmf:#?}");
         }
         assert!(!in_nvmf.iter().any(|file| file.contains("nvmf-serve")), "hidden commands have no page");
+        let (libnvmf, development) = (named(&made, "libnvmf0"), named(&made, "libnvmf-dev"));
+        let (in_library, in_development) = (files(libnvmf), files(development));
+        let has = |files: &BTreeSet<String>, end: &str| files.iter().any(|file| file.ends_with(end));
+        for file in ["/libnvmf.so.0", "/libnvmf.so.0.1.0"] {
+            assert!(has(&in_library, file), "{file} is not in {in_library:#?}");
+        }
+        for file in [
+            "/libnvmf.so",
+            "/libnvmf.a",
+            "/pkgconfig/libnvmf.pc",
+            "/usr/include/nvmf.h",
+            "/man3/libnvmf.3.gz",
+            "/libnvmf-dev/examples/copy.c",
+        ] {
+            assert!(has(&in_development, file), "{file} is not in {in_development:#?}");
+        }
+        assert!(control_file(libnvmf, "symbols").contains("nvmf_open@Base"));
         let shared = in_target.intersection(&in_nvmf).filter(|file| !file.ends_with('/'));
         assert_eq!(shared.count(), 0, "no file is in both");
         assert_eq!(said("dpkg-deb", &["-f", target, "Version"]).trim(), "0.1.0-1");

@@ -70,6 +70,7 @@ impl Dist {
         };
         println!("\nto install, on this machine:");
         println!("  sudo apt install {} {}", of("nvmf-target_"), of("nvmf_"));
+        println!("  sudo apt install {} {}     # to build programs", of("libnvmf0_"), of("libnvmf-dev_"));
         println!("  sudo systemctl enable --now nvmf-target     # it serves nothing yet");
         println!("  sudoedit /etc/nvmf/target.toml              # says how it is filled");
         Ok(())
@@ -106,9 +107,11 @@ fn build() -> Result<PathBuf> {
         "nvmf-target",
         "-p",
         "nvmf-cli",
+        "-p",
+        "nvmf-capi",
         "--target-dir",
     ]);
     build.arg(&folder).env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
-    step::run("building nvmf-target and nvmf (release)", &mut build)?;
+    step::run("building nvmf-target, nvmf and libnvmf (release)", &mut build)?;
     Ok(folder.join("release"))
 }

@@ -44,7 +44,8 @@ fn crates(metadata: &Value) -> Vec<&Value> {
     let is_program = |package: &Value| {
         let targets = package["targets"].as_array().map_or(&[][..], Vec::as_slice);
         targets.iter().any(|target| {
-            target["kind"][0] == "bin" && PROGRAMS.iter().any(|program| target["name"] == *program)
+            let is_library = target["kind"][0] == "cdylib";
+            is_library || target["kind"][0] == "bin" && PROGRAMS.iter().any(|name| target["name"] == *name)
         })
     };
     let mut found: BTreeSet<String> = BTreeSet::new();

@@ -20,10 +20,16 @@ pub(crate) struct Programs {
 /// The programs that are packaged.
 pub(super) const PROGRAMS: [&str; 2] = ["nvmf-target", "nvmf"];
 
+/// The libraries of `nvmf-capi`, as cargo names them and as they are packaged.
+const LIBRARIES: [(&str, &str); 2] = [("libnvmf.so", "libnvmf.so.0.1.0"), ("libnvmf.a", "libnvmf.a")];
+/// Links to the shared library: what programs load, and what they are linked with.
+const LINKS: [&str; 2] = ["libnvmf.so.0", "libnvmf.so"];
+
 /// Documents that become manual pages: the page, its section, what it is, the document.
 ///
 /// lowdown, which Debian has, turns Markdown into man(7), tables included: a reference is written once.
-const DOCUMENTS: [(&str, &str, &str, &str); 4] = [
+const DOCUMENTS: [(&str, &str, &str, &str); 5] = [
+    ("libnvmf", "3", "NVMe over Fabrics disks for programs", "docs/LIBRARY.md"),
     ("nvmf-target.toml", "5", "configuration of nvmf-target", "docs/CONFIGURATION.md"),
     ("nvmf-operations", "7", "operating NVMe over Fabrics targets and hosts", "docs/OPERATIONS.md"),
     (
@@ -39,6 +45,7 @@ const DOCUMENTS: [(&str, &str, &str, &str); 4] = [
 ///
 /// ```text
 /// bin/ man/ bash/ zsh/ fish/      programs, manual pages, completions
+/// lib/ include/ examples/         the library for C
 /// deploy/ debian/                 units and examples; what debhelper reads
 /// CHANGELOG.md third-party-notices
 /// ```
@@ -52,6 +59,7 @@ pub(super) fn fill(folder: &Path, programs: &Programs, version: &Version) -> Res
     }
     step::copy_all(&root.join("deploy"), &folder.join("deploy"))?;
     fs::rename(folder.join("deploy/debian"), folder.join("debian"))?;
+    libraries(folder, programs, version)?;
     fs::copy(root.join("CHANGELOG.md"), folder.join("CHANGELOG.md"))?;
     fs::write(folder.join("third-party-notices"), notices::text()?)?;
     let date = version.date("+%Y-%m-%d")?;
@@ -65,6 +73,24 @@ pub(super) fn fill(folder: &Path, programs: &Programs, version: &Version) -> Res
         fs::write(folder.join("man").join(format!("{name}.{section}")), page)?;
     }
     Ok(())
+}
+
+/// The libraries, and what programs are made with.
+fn libraries(folder: &Path, programs: &Programs, version: &Version) -> Result<()> {
+    let (to, root) = (folder.join("lib"), step::root());
+    fs::create_dir_all(&to)?;
+    for (built, name) in LIBRARIES {
+        let from = programs.folder.join(built);
+        ensure!(from.is_file(), "{} is not there: cargo build -p nvmf-capi", from.display());
+        fs::copy(&from, to.join(name))?;
+    }
+    for link in LINKS {
+        std::os::unix::fs::symlink(LIBRARIES[0].1, to.join(link))?;
+    }
+    let pc = fs::read_to_string(folder.join("deploy/libnvmf.pc"))?;
+    fs::write(to.join("libnvmf.pc"), pc.replace("@version@", version.of_workspace))?;
+    step::copy_all(&root.join("capi/include"), &folder.join("include"))?;
+    step::copy_all(&root.join("capi/examples"), &folder.join("examples"))
 }
 
 /// A document as a manual page.

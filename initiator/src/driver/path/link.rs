@@ -206,6 +206,7 @@ impl<T: Transport> Path<T> {
     pub(super) fn destroy_queues(&mut self) {
         self.closing = false;
         self.computing = None;
+        self.seconds = 0;
         for queue in self.queues.drain(..).flatten() {
             self.transport.destroy(queue.qid);
             for owner in queue.into_owners() {
@@ -234,8 +235,8 @@ impl<T: Transport> Path<T> {
         self.notes.push_back(Note::Closed(lost));
     }
 
-    /// The next I/O queue for operations of this kind, in turn, that has room.
-    pub(in crate::driver) fn next_queue(&mut self, kind: usize) -> Option<usize> {
+    /// The next I/O queue for operations of this kind, in turn, that has room for so many commands, or for all that it can have.
+    pub(in crate::driver) fn next_queue(&mut self, kind: usize, commands: usize) -> Option<usize> {
         let all = self.queues.len().checked_sub(1)?;
         // A controller may give fewer queues than there are to be for the others alone.
         let others = Some(usize::from(self.config.write_queues)).filter(|&others| others < all).unwrap_or(0);
@@ -248,7 +249,8 @@ impl<T: Transport> Path<T> {
             let round = &mut self.rounds[kind];
             *round = (*round + 1) % count;
             let index = first + *round;
-            if self.queues[index].as_ref().is_some_and(|queue| queue.room() > 0) {
+            if self.queues[index].as_ref().is_some_and(|queue| queue.room() >= commands.min(queue.capacity()))
+            {
                 return Some(index);
             }
         }

@@ -82,6 +82,8 @@ pub(super) struct Path<T: Transport> {
     notes: VecDeque<Note>,
     /// The I/O queue that was used last, by kind of operation.
     rounds: [usize; 2],
+    /// I/O queues that have the first command of a pair, and not yet the second.
+    seconds: usize,
     closing: bool,
     /// The association ended from the controller's side, so that the controller knows of it.
     ended_by_controller: bool,
@@ -138,6 +140,7 @@ impl<T: Transport> Path<T> {
             computing: None,
             notes: VecDeque::new(),
             rounds: [0; 2],
+            seconds: 0,
             closing: false,
             ended_by_controller: false,
             io_end: None,

@@ -3,9 +3,11 @@
 //! A command is done when its response came and the transport has released its memory, in whatever order. Only then is
 //! its memory given back.
 
+use crate::driver::Op;
 use crate::transport::{Data, Refused, Transport};
 use core::time::Duration;
 use nvme_proto::{Cqe, Qid};
+use nvmf_host::io::Part;
 use nvmf_host::{Command, CommandId, FlowControl, Outcome, Violation};
 
 /// Whose a command is.
@@ -51,6 +53,16 @@ pub(in crate::driver) struct Queue {
     /// By slot. A slot is in use for longer than its CID: until the memory is released.
     requests: Vec<Option<Request>>,
     free: Vec<u16>,
+    /// The second command of a pair whose first was sent: nothing may come between.
+    pub(super) second: Option<Second>,
+}
+
+/// The second command of a pair.
+#[derive(Debug)]
+pub(super) struct Second {
+    pub(super) index: u32,
+    pub(super) op: Op,
+    pub(super) part: Part,
 }
 
 impl Queue {
@@ -62,6 +74,7 @@ impl Queue {
             commands: nvmf_host::Queue::new(qid, entries, FlowControl::Sqhd),
             requests: (0..entries).map(|_| None).collect(),
             free: (0..entries).rev().collect(),
+            second: None,
         }
     }
 
@@ -72,7 +85,15 @@ impl Queue {
 
     /// Commands that can be sent now.
     pub(super) fn room(&self) -> usize {
-        if self.link == LinkState::Connected { self.commands.room().min(self.free.len()) } else { 0 }
+        match self.link == LinkState::Connected && self.second.is_none() {
+            true => self.commands.room().min(self.free.len()),
+            false => 0,
+        }
+    }
+
+    /// Commands that it can have in flight.
+    pub(super) fn capacity(&self) -> usize {
+        self.commands.capacity()
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Duration> {

@@ -1,9 +1,11 @@
 //! Memory that operations use, as one path's transport knows it, and the parts of operations that move it.
 
+use super::queue::Second;
 use super::{Owner, Path};
+use crate::driver::Op;
 use crate::transport::{Data, Payload, Transport, TransportError};
 use core::time::Duration;
-use nvmf_block::{BlockOp, Buffer, RegionId};
+use nvmf_block::{Buffer, RegionId};
 use nvmf_host::io::{Part, PartData};
 use nvmf_memory::Memory;
 
@@ -40,7 +42,7 @@ impl<T: Transport> Path<T> {
         now: Duration,
         queue: usize,
         index: u32,
-        op: &BlockOp,
+        op: &Op,
         part: &Part,
     ) -> bool {
         // It was found to lie in its region.
@@ -54,6 +56,7 @@ impl<T: Transport> Path<T> {
         let data = match part.data {
             PartData::None => Data::None,
             PartData::Range { ref bytes, in_capsule } => Data::Bytes { bytes, in_capsule },
+            PartData::Source { ref bytes, in_capsule } => Data::Bytes { bytes, in_capsule },
             PartData::FromController { offset, len } => user_data(offset, len, Payload::FromController),
             PartData::ToController { offset, len, in_capsule } => {
                 let payload = if in_capsule { Payload::InCapsule } else { Payload::ToController };
@@ -72,6 +75,43 @@ impl<T: Transport> Path<T> {
                 false
             }
         }
+    }
+
+    /// Sends the second part of a pair, whose first was sent on this queue just now: at once, or as soon as it can be, before anything
+    /// else.
+    pub(in crate::driver) fn send_second(
+        &mut self,
+        now: Duration,
+        queue: usize,
+        index: u32,
+        op: Op,
+        part: Part,
+    ) {
+        if !self.send_part(now, queue, index, &op, &part)
+            && let Some(Some(pair)) = self.queues.get_mut(queue)
+        {
+            pair.second = Some(Second { index, op, part });
+            self.seconds += 1;
+        }
+    }
+
+    /// Sends the second parts that could not be sent with their first.
+    pub(in crate::driver) fn send_seconds(&mut self, now: Duration) {
+        if self.seconds == 0 {
+            return;
+        }
+        for queue in 0..self.queues.len() {
+            let second = self.queues[queue].as_mut().and_then(|queue| queue.second.take());
+            if let Some(Second { index, op, part }) = second {
+                self.seconds -= 1;
+                self.send_second(now, queue, index, op, part);
+            }
+        }
+    }
+
+    /// Whether both commands of a pair find room in an I/O queue.
+    pub(in crate::driver) fn has_room_for_pairs(&self) -> bool {
+        self.queues.iter().skip(1).flatten().all(|queue| queue.capacity() >= 2)
     }
 
     pub(in crate::driver) fn deregister(&mut self, id: RegionId) {

@@ -3,6 +3,7 @@
 mod endings;
 mod identity;
 mod losses;
+mod pairs;
 mod paths;
 mod resumed;
 mod rig;

@@ -1,6 +1,6 @@
 //! A driver and its target under one clock.
 
-use super::super::{Driver, DriverConfig, DriverEvent, PathPolicy, Route};
+use super::super::{Driver, DriverConfig, DriverEvent, Op, PathPolicy, Route};
 use super::target::{Disk, Target};
 use crate::transport::Rdma;
 use core::time::Duration;
@@ -228,13 +228,20 @@ impl Rig {
         panic!("deadlines come without end");
     }
 
-    pub(super) fn submit(&mut self, tag: u64, op: BlockOp) {
+    pub(super) fn submit(&mut self, tag: u64, op: impl Into<Op>) {
         self.driver.submit(Tag(tag), Nsid(1), op).unwrap();
     }
 
     /// The result of an operation that has ended.
     pub(super) fn result(&self, tag: u64) -> Option<Result<(), BlockError>> {
         self.ended.iter().find(|(ended, _)| *ended == tag).map(|(_, result)| *result)
+    }
+
+    /// Writes `new` to a block if it holds `expected` everywhere.
+    pub(super) fn compare_and_write(&self, start: u64, expected: u8, new: u8) -> BlockOp {
+        self.memory.fill(0, BLOCK, expected);
+        self.memory.fill(BLOCK, BLOCK, new);
+        BlockOp::CompareAndWrite { range: BlockRange::new(start, 1), data: buffer(2), fua: false }
     }
 
     /// A write of so many blocks of one byte.

@@ -8,13 +8,14 @@ use nvme_proto::admin::cross_controller_reset::{
 use nvme_proto::admin::features::QueueCounts;
 use nvme_proto::admin::identify::{
     Cns, DescriptorWriter, IdList, Identify, IdentifyController, IdentifyNamespace, NamespaceIdType,
-    NvmController, cmic, oncs, sgls, vwc,
+    NvmController, cmic, fuses, oncs, sgls, vwc,
 };
 use nvme_proto::admin::log_page::{AnaState, GetLogPage, LogPageId};
 use nvme_proto::fabrics::connect::{Connect, Connected};
 use nvme_proto::fabrics::fabrics_type;
 use nvme_proto::fabrics::property::{Capabilities, Property, PropertyGet, PropertySet};
-use nvme_proto::nvm::{DsmRange, ReadWrite};
+use nvme_proto::nvm::fused::FusedOperation;
+use nvme_proto::nvm::{CopyCommand, DsmRange, ReadWrite};
 use nvme_proto::opcode::{AdminOpcode, FabricsType, NvmOpcode};
 use nvme_proto::rdma::{AcceptData, Request};
 use nvme_proto::sgl::Sgl;
@@ -33,6 +34,8 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 const CAPSULE: usize = Sqe::LEN + 4096;
 /// Receives of a queue.
 const RECEIVES: usize = 64;
+/// Blocks that it copies at once.
+pub(crate) const COPY_BLOCKS: u32 = 100;
 /// Bytes of the memory that data pass through.
 const SCRATCH: usize = 1 << 20;
 
@@ -112,6 +115,8 @@ pub(crate) struct Target {
     /// The I/O commands that came: opcode, NSID, first block, FUA.
     pub(crate) seen: Vec<(NvmOpcode, u32, u64, bool)>,
     pub(crate) keep_alives: u32,
+    /// The status of the first command of a pair.
+    first: Option<Status>,
     event_requests: Vec<Capsule>,
     configuration: u32,
 }
@@ -148,6 +153,7 @@ impl Target {
             closed: false,
             seen: Vec::new(),
             keep_alives: 0,
+            first: None,
             event_requests: Vec::new(),
             configuration: 0,
         }
@@ -190,6 +196,7 @@ impl Target {
     }
 
     fn forget(&mut self) {
+        self.first = None;
         if !self.late {
             self.held.clear();
         }
@@ -326,6 +333,9 @@ impl Target {
     fn execute(&mut self, capsule: &Capsule) {
         let io = self.is_io(capsule);
         if let Some(status) = (self.refuse)(capsule, io) {
+            if FusedOperation::parse(capsule.sqe.flags) == FusedOperation::FIRST {
+                self.first = Some(status);
+            }
             return self.respond(capsule, status, 0, None);
         }
         if io { self.execute_io(capsule) } else { self.execute_admin(capsule) }
@@ -341,7 +351,25 @@ impl Target {
         let start = rw.slba as usize * block_size;
         let range = start..start + rw.blocks as usize * block_size;
         let mut status = Status::SUCCESS;
+        let fused = FusedOperation::parse(capsule.sqe.flags);
+        if fused == FusedOperation::SECOND {
+            let first = self.first.take().expect("nothing came between the two");
+            if !first.is_success() {
+                return self.respond(capsule, Status::ABORTED_FAILED_FUSED, 0, None);
+            }
+        }
+        assert!(self.first.is_none(), "{opcode:?} came between a pair");
         match opcode {
+            NvmOpcode::COPY => {
+                let [sdlba, high, dword12, ..] = capsule.sqe.dwords();
+                let copy = CopyCommand::parse(sdlba, high, dword12);
+                let data = self.fetch(capsule);
+                let source = copy.source_ranges(&data).unwrap().next().unwrap();
+                assert!(source.blocks <= COPY_BLOCKS && copy.ranges == 1);
+                let (from, to) = (source.slba as usize * block_size, copy.sdlba as usize * block_size);
+                let len = source.blocks as usize * block_size;
+                self.disks.get_mut(&nsid).unwrap().bytes.copy_within(from..from + len, to);
+            }
             NvmOpcode::READ => {
                 let bytes = self.disks[&nsid].bytes[range].to_vec();
                 self.deliver(capsule, &bytes);
@@ -364,6 +392,9 @@ impl Target {
                 self.disks.get_mut(&nsid).unwrap().bytes[start..end].fill(0);
             }
             _ => {}
+        }
+        if fused == FusedOperation::FIRST {
+            self.first = Some(status);
         }
         self.respond(capsule, status, 0, None);
     }
@@ -468,7 +499,10 @@ impl Target {
                 page.oaes = (1 << 8 | 1 << 11).into();
                 page.cmic = if self.access.is_some() { cmic::ANARS } else { 0 };
                 page.anatt = 10;
-                page.oncs = (oncs::DATASET_MANAGEMENT | oncs::WRITE_ZEROES | oncs::COMPARE).into();
+                let copies = oncs::WRITE_ZEROES | oncs::COMPARE | oncs::COPY;
+                page.oncs = (oncs::DATASET_MANAGEMENT | copies).into();
+                page.fuses = fuses::COMPARE_AND_WRITE.into();
+                page.cdfs = 1.into();
                 page.vwc = if self.write_cache { vwc::PRESENT } else { 0 };
                 page.ctratt = u32::from(self.traffic_based_keep_alive).wrapping_shl(6).into();
                 page.aerl_z = 3;
@@ -481,6 +515,8 @@ impl Target {
                 let mut page = IdentifyNamespace::new_zeroed();
                 if let Some(disk) = self.disks.get(&nsid) {
                     page.nsze = ((disk.bytes.len() / disk.block_size) as u64).into();
+                    page.mssrl = (COPY_BLOCKS as u16).into();
+                    page.mcl = (2 * COPY_BLOCKS).into();
                     page.lbaf[0].lbads = disk.block_size.trailing_zeros() as u8;
                 }
                 page.as_bytes().to_vec()

@@ -91,6 +91,8 @@ const _: () = {
 pub mod nsfeat {
     /// Thin provisioning: NCAP may be less than NSZE.
     pub const THIN_PROVISIONING: u8 = 1 << 0;
+    /// NSABP: NAWUN, NAWUPF and NACWU are valid.
+    pub const ATOMIC: u8 = 1 << 1;
     /// OPTPERF: NPWG, NPWA and NOWS are valid if any of the two bits is set.
     pub const OPTPERF: u8 = 0b11 << 4;
     /// OPTPERF 01b: NPWG, NPWA, NPDG, NPDA and NOWS are valid. The only value before version 2.1.

@@ -1,0 +1,130 @@
+//! The library as C, C++ and Python use it: compiled by gcc and g++, run against a target.
+
+use nvmf_tests::process::{self, Target};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const NQN: &str = "nqn.2026-11.com.example:capi";
+
+struct Site {
+    folder: tempfile::TempDir,
+    target: Target,
+    /// The library's, with the name that programs load it by.
+    library: PathBuf,
+}
+
+/// A target with two disks in memory of 24 MiB, the library, and a host identity of their own.
+fn site() -> Site {
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = ([127, 0, 0, 1], process::free_port().expect("a port")).into();
+    let config = folder.path().join("target.toml");
+    let text = format!(
+        "[[listener]]\naddress = \"{address}\"\ntransport = \"tcp\"\n[[subsystem]]\nnqn = \"{NQN}\"\n\
+         allow_any_host = true\n[[subsystem.namespace]]\nnsid = 1\nmemory = \"24MiB\"\nblock_size = 4096\n\
+         [[subsystem.namespace]]\nnsid = 2\nmemory = \"24MiB\"\nblock_size = 512\n"
+    );
+    std::fs::write(&config, text).expect("a configuration");
+    let program = process::program("nvmf-target").expect("nvmf-target");
+    let target = Target::serve(&program, &config, address, &folder.path().join("log")).expect("a target");
+    let built = process::program("libnvmf.so").expect("cargo build -p nvmf-capi");
+    let library = folder.path().join("lib");
+    std::fs::create_dir(&library).expect("a folder");
+    for name in ["libnvmf.so", "libnvmf.so.0"] {
+        std::os::unix::fs::symlink(&built, library.join(name)).expect("a link");
+    }
+    Site { folder, target, library }
+}
+
+impl Site {
+    fn uri(&self, nsid: u32) -> String {
+        format!("nvme+tcp://{}/{NQN}/{nsid}", self.target.address)
+    }
+
+    /// Compiles a program, with warnings that are errors.
+    fn compiled(&self, compiler: &str, source: &str, arguments: &[&str]) -> PathBuf {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let program = self.folder.path().join(source.replace('/', "-"));
+        let mut command = Command::new(compiler);
+        command
+            .args(["-Wall", "-Wextra", "-Werror", "-pedantic", "-pthread"])
+            .args(arguments)
+            .arg(folder.join(source))
+            .arg(format!("-I{}", folder.join("include").display()))
+            .arg(format!("-L{}", self.library.display()))
+            .args(["-lnvmf", "-o"])
+            .arg(&program);
+        let output = command.output().unwrap_or_else(|error| {
+            panic!("{compiler} cannot be started: {error}. Install it (Debian, Ubuntu: apt install gcc g++)")
+        });
+        assert!(output.status.success(), "{compiler}: {}", String::from_utf8_lossy(&output.stderr));
+        program
+    }
+
+    fn run(&self, program: &Path, arguments: &[&str]) -> Output {
+        let mut command = Command::new(program);
+        command.args(arguments).env("LD_LIBRARY_PATH", &self.library);
+        // An identity is made there.
+        command.env("XDG_CONFIG_HOME", self.folder.path());
+        command.output().unwrap_or_else(|error| {
+            panic!("{} cannot be started: {error}. Install it (apt install python3)", program.display())
+        })
+    }
+
+    fn says(&self, program: &Path, arguments: &[&str], text: &str) {
+        let output = self.run(program, arguments);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}: {error}\n{}", output.status, self.target.log());
+        assert_eq!(String::from_utf8_lossy(&output.stdout), text, "{error}");
+    }
+}
+
+#[test]
+fn header_holds_what_it_promises() {
+    let site = site();
+    let program = site.compiled("gcc", "tests/unit.c", &["-std=c11"]);
+    let nobody = format!("nvme+tcp://127.0.0.1:{}/{NQN}/1", process::free_port().expect("a port"));
+    site.says(&program, &[&site.uri(1), &nobody], "good\n");
+    site.target.stop().expect("the target stops");
+}
+
+#[test]
+fn example_copies_a_disk_and_python_reads_it() {
+    let site = site();
+    let python = Path::new("python3");
+    let read = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/read.py");
+    let read = read.to_str().expect("UTF-8");
+    let copy = site.compiled("gcc", "examples/copy.c", &["-std=c11"]);
+    // C++ reads the header too.
+    site.compiled("g++", "tests/header.cc", &["-std=c++17"]);
+    let write = "import ctypes, sys; nvmf = ctypes.CDLL('libnvmf.so.0'); disk = ctypes.c_void_p(); \
+                 print(nvmf.nvmf_open(sys.argv[1].encode(), None, ctypes.byref(disk)), \
+                 nvmf.nvmf_pwrite(disk, b'from Python', ctypes.c_size_t(11), ctypes.c_uint64(0), 1))";
+    site.says(python, &["-c", write, &site.uri(1)], "0 11\n");
+    site.says(&copy, &[&site.uri(1), &site.uri(2), "queue-size=32"], "25165824 bytes copied\n");
+    site.says(python, &[read, &site.uri(2)], "from Python\n");
+    let output = site.run(&copy, &[&site.uri(1), &site.uri(3)]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains("no namespace 3"), "{error}");
+    site.target.stop().expect("the target stops");
+}
+
+/// Nothing but the interface is seen from outside, and it is found under its name.
+#[test]
+fn library_exports_its_functions_and_no_others() {
+    let built = process::program("libnvmf.so").expect("cargo build -p nvmf-capi");
+    let said = |arguments: &[&str]| {
+        let output =
+            Command::new(arguments[0]).args(&arguments[1..]).arg(&built).output().unwrap_or_else(|error| {
+                panic!("{} cannot be started: {error}. Install it (apt install binutils)", arguments[0])
+            });
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let header = include_str!("../include/nvmf.h");
+    let symbols = said(&["nm", "-D", "--defined-only"]);
+    let names: Vec<&str> = symbols.lines().filter_map(|line| line.split_whitespace().nth(2)).collect();
+    assert!(names.len() > 25, "{names:?}");
+    for name in names {
+        assert!(header.contains(&format!("{name}(")), "{name} is exported and not in the header");
+    }
+    assert!(said(&["readelf", "-d"]).contains("[libnvmf.so.0]"));
+}

@@ -1,0 +1,197 @@
+//! Where a disk is, in one line.
+
+use crate::{Error, HostIdentity, Options, TcpOptions, TransportOptions};
+use core::fmt;
+use core::str::FromStr;
+use nvme_proto::{Nqn, Nsid};
+use std::net::{SocketAddr, ToSocketAddrs as _};
+
+/// The port of NVMe over Fabrics.
+const PORT: u16 = 4420;
+
+/// Where a disk is: `nvme+tcp://ADDRESS[:PORT]/NQN[/NSID]`, or `nvme+rdma://...`.
+///
+/// The address is a number or a name; one of IPv6 stands in brackets. The port is 4420 where none is given. In the NQN, `%` and two
+/// hexadecimal digits are a byte: a `/` in it must be written so.
+///
+/// ```
+/// let uri: nvmf_initiator::Uri = "nvme+tcp://192.0.2.1/nqn.2026-11.com.example:disk1/1".parse()?;
+/// assert_eq!(uri.port, 4420);
+/// assert_eq!(uri.nsid, Some(nvmf_initiator::Nsid(1)));
+/// # Ok::<(), nvmf_initiator::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Uri {
+    /// What carries the commands.
+    pub transport: TransportOptions,
+    /// A name or an address, without brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// The subsystem. `None` in the URI of a further path, which is to the same one.
+    pub nqn: Option<Nqn>,
+    /// The namespace, if it names one.
+    pub nsid: Option<Nsid>,
+}
+
+impl Uri {
+    /// The first address of its host. A name is looked up, which may block for long.
+    ///
+    /// # Errors
+    /// [`Error::Uri`].
+    pub fn resolve(&self) -> Result<SocketAddr, Error> {
+        let mut found = (self.host.as_str(), self.port)
+            .to_socket_addrs()
+            .map_err(|error| self.error(&format!("{} cannot be looked up: {error}", self.host)))?;
+        found.next().ok_or_else(|| self.error(&format!("{} has no address", self.host)))
+    }
+
+    /// Options with its address, transport and subsystem, as this host.
+    ///
+    /// # Errors
+    /// [`Error::Uri`], also where it names no subsystem.
+    pub fn options(&self, host: HostIdentity) -> Result<Options, Error> {
+        let nqn = self.nqn.ok_or_else(|| self.error("it names no subsystem (.../NQN)"))?;
+        let options = Options::with_host(self.resolve()?, nqn, host);
+        Ok(Options { transport: self.transport.clone(), ..options })
+    }
+
+    fn error(&self, reason: &str) -> Error {
+        Error::Uri { uri: self.to_string(), reason: reason.to_owned() }
+    }
+}
+
+impl FromStr for Uri {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let error = |reason: String| Error::Uri { uri: text.to_owned(), reason };
+        let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
+        let transport = match scheme {
+            "nvme+tcp" => TransportOptions::Tcp(TcpOptions::default()),
+            "nvme+rdma" => TransportOptions::Rdma,
+            _ => return Err(error("it begins with nvme+tcp:// or nvme+rdma://".to_owned())),
+        };
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (host, port) = match authority.strip_prefix('[') {
+            Some(rest) => {
+                let (host, port) = rest.split_once(']').ok_or_else(|| error("a ] is missing".to_owned()))?;
+                (host, port.strip_prefix(':').or(port.is_empty().then_some("")))
+            }
+            None => match authority.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (authority, Some("")),
+            },
+        };
+        if host.is_empty() {
+            return Err(error("it names no address".to_owned()));
+        }
+        let port = match port {
+            Some("") => Ok(PORT),
+            Some(port) => port.parse().map_err(|_| error(format!("{port:?} is no port"))),
+            None => Err(error("behind the ] comes a port (:4420), or nothing".to_owned())),
+        }?;
+        let mut segments = path.split('/');
+        let nqn = match segments.next().unwrap_or_default() {
+            "" => None,
+            nqn => {
+                let name =
+                    decoded(nqn).ok_or_else(|| error(format!("{nqn:?}: % and two digits are a byte")))?;
+                Some(name.parse().map_err(|reason| error(format!("{name:?} is no NQN: {reason}")))?)
+            }
+        };
+        let nsid = match segments.next().unwrap_or_default() {
+            "" => None,
+            nsid => match nsid.parse() {
+                Ok(number) if number != 0 && number != Nsid::ALL.0 => Some(Nsid(number)),
+                _ => return Err(error(format!("{nsid:?} is no namespace: it is a number"))),
+            },
+        };
+        if segments.next().is_some() {
+            return Err(error("behind the namespace comes nothing; a / in an NQN is written %2F".to_owned()));
+        }
+        Ok(Self { transport, host: host.to_owned(), port, nqn, nsid })
+    }
+}
+
+impl fmt::Display for Uri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let transport = match self.transport {
+            TransportOptions::Rdma => "rdma",
+            TransportOptions::Tcp(_) => "tcp",
+        };
+        let host = &self.host;
+        match host.contains(':') {
+            true => write!(f, "nvme+{transport}://[{host}]:{}", self.port)?,
+            false => write!(f, "nvme+{transport}://{host}:{}", self.port)?,
+        }
+        if let Some(nqn) = &self.nqn {
+            write!(f, "/{}", nqn.as_str().replace('%', "%25").replace('/', "%2F"))?;
+        }
+        match self.nsid {
+            Some(nsid) => write!(f, "/{}", nsid.0),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Without percent-encoding; `None` for what is none.
+fn decoded(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        let digits = part.get(..2).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend_from_slice(&part.as_bytes()[2..]);
+    }
+    String::from_utf8(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        for (text, whole) in [
+            (
+                "nvme+tcp://192.0.2.1/nqn.2026-11.com.example:a",
+                "nvme+tcp://192.0.2.1:4420/nqn.2026-11.com.example:a",
+            ),
+            ("nvme+rdma://[2001:db8::1]:5/nqn.2026-11.com.example:a%2Fb%25/7", ""),
+            ("nvme+tcp://target.example.com:8009", ""),
+        ] {
+            let uri: Uri = text.parse().unwrap();
+            let whole = if whole.is_empty() { text } else { whole };
+            assert_eq!(uri.to_string(), whole);
+            assert_eq!(uri.to_string().parse::<Uri>().unwrap(), uri);
+        }
+        let uri: Uri = "nvme+tcp://[::1]/nqn.2026-11.com.example:a%2fb/9".parse().unwrap();
+        assert_eq!((uri.nqn.unwrap().as_str(), uri.nsid), ("nqn.2026-11.com.example:a/b", Some(Nsid(9))));
+        assert_eq!(uri.resolve().unwrap(), "[::1]:4420".parse().unwrap());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, reason) in [
+            ("192.0.2.1", "begins with"),
+            ("nvme+quic://a/b", "begins with"),
+            ("nvme+tcp:///nqn.2026-11.com.example:a", "no address"),
+            ("nvme+tcp://[::1/nqn.2026-11.com.example:a", "] is missing"),
+            ("nvme+tcp://[::1]1/nqn.2026-11.com.example:a", "behind the ]"),
+            ("nvme+tcp://a:b/nqn.2026-11.com.example:a", "no port"),
+            ("nvme+tcp://a/disk", "no NQN"),
+            ("nvme+tcp://a/nqn.2026-11.com.example:%4", "% and two digits"),
+            ("nvme+tcp://a/nqn.2026-11.com.example:a/x", "no namespace"),
+            ("nvme+tcp://a/nqn.2026-11.com.example:a/0", "no namespace"),
+            ("nvme+tcp://a/nqn.2026-11.com.example:a/1/2", "%2F"),
+        ] {
+            let error = text.parse::<Uri>().unwrap_err().to_string();
+            assert!(error.contains(reason) && error.contains(text), "{error}");
+        }
+        let host = HostIdentity::generate().unwrap();
+        let error = "nvme+tcp://127.0.0.1".parse::<Uri>().unwrap().options(host).unwrap_err().to_string();
+        assert!(error.contains("no subsystem"), "{error}");
+    }
+}
