@@ -87,13 +87,15 @@ vhost_start() {
     timeout 20 sh -c 'until [ -S vhost.sock ]; do sleep 0.05; done'
 }
 
+# systemd's part, to start it again, is the scenario's: a guard would outlive the scenario.
 vhost_serve() {
-    NVMF_RUNTIME_DIR="$PWD/vhost" "$BIN/nvmf" serve-vhost -t tcp -a 127.0.0.1 -s "$PORT" -n nqn.2026-11.lab:vhost \
+    NOTIFY_SOCKET=/dev/null NVMF_RUNTIME_DIR="$PWD/vhost" "$BIN/nvmf" serve-vhost -t tcp -a 127.0.0.1 -s "$PORT" -n nqn.2026-11.lab:vhost \
         --socket "$PWD/vhost.sock" --hostid 11111111-1111-4111-8111-111111111111 >>vhost.log 2>&1 </dev/null &
     echo $! >vhost.pid
 }
 
-# Kills the server; its guard starts another.
+# Kills the server, and starts another.
 vhost_kill() {
-    kill -9 "$(sed -n 's/.*"pid": *\([0-9]*\).*/\1/p' vhost/*.json | head -1)"
+    kill -9 "$(cat vhost.pid)"
+    vhost_serve
 }

@@ -83,10 +83,11 @@ impl Machine<'_> {
         }
         if let Some(socket) = self.vhost {
             let chardev = format!("socket,id=vhost,path={},reconnect=1", socket.display());
+            // Behind the root disk, which is to be the first.
             command
                 .args(["-object", "memory-backend-memfd,id=memory,size=3072M,share=on"])
                 .args(["-machine", "memory-backend=memory", "-chardev", &chardev])
-                .args(["-device", "vhost-user-blk-pci,chardev=vhost,num-queues=2"]);
+                .args(["-device", "vhost-user-blk-pci,chardev=vhost,num-queues=2,addr=0x1e"]);
         }
         if let Some(number) = self.number {
             let socket = |of: u8| self.folder.join(format!("lan{of}")).display().to_string();
