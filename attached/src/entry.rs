@@ -34,8 +34,11 @@ pub struct Attachment {
     pub block_size: u32,
     /// The block device, if it is one.
     pub device: Option<PathBuf>,
-    /// The NBD socket, if it has one.
+    /// The socket, if it has one: for NBD clients, or for virtual machines.
     pub socket: Option<PathBuf>,
+    /// The socket is for virtual machines (vhost-user-blk).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub vhost_user: bool,
     /// Why it is not a block device, where that was wanted; which namespace it is, where it was taken of several.
     pub note: Option<String>,
     /// The state of its connection and of its server.
@@ -177,7 +180,8 @@ impl Attachment {
     /// The disk's address for NBD clients.
     #[must_use]
     pub fn uri(&self) -> Option<String> {
-        self.socket.as_ref().map(|socket| format!("nbd+unix:///?socket={}", socket.display()))
+        let socket = self.socket.as_ref().filter(|_| !self.vhost_user);
+        socket.map(|socket| format!("nbd+unix:///?socket={}", socket.display()))
     }
 
     /// As `-o json` prints it.
@@ -187,7 +191,7 @@ impl Attachment {
             "device": self.device, "state": self.state, "reason": self.reason,
             "nqn": self.nqn, "address": self.address, "transport": self.transport, "provider": self.provider, "nsid": self.nsid,
             "tls": self.tls, "uuid": self.uuid,
-            "size": self.size, "block_size": self.block_size, "socket": self.socket, "uri": self.uri(),
+            "size": self.size, "block_size": self.block_size, "socket": self.socket, "vhost_user": self.vhost_user, "uri": self.uri(),
             "paths": self.paths, "note": self.note, "pid": self.pid,
         })
     }

@@ -38,10 +38,13 @@ struct Share {
     allocation: Arc<Allocation>,
 }
 
-/// The allocator's block: a page larger than is used, so that a page-aligned part of it is large enough.
-struct Allocation {
-    start: NonNull<u8>,
-    layout: Layout,
+/// Where the bytes come from.
+enum Allocation {
+    /// The allocator's block: a page larger than is used, so that a page-aligned part of it is large enough.
+    Block { start: NonNull<u8>, layout: Layout },
+    /// A shared mapping of a file.
+    #[cfg(feature = "std")]
+    Mapping { start: NonNull<u8>, len: usize },
 }
 
 // SAFETY: the allocation is plain bytes, and belongs to no thread.
@@ -56,16 +59,25 @@ unsafe impl Sync for Share {}
 
 impl Drop for Allocation {
     fn drop(&mut self) {
-        let len = self.layout.size() - PAGE;
+        let (start, layout) = match *self {
+            Self::Block { start, layout } => (start, layout),
+            #[cfg(feature = "std")]
+            Self::Mapping { start, len } => {
+                // SAFETY: `start` came from `mmap` with this very length, and this is the last holder.
+                unsafe { libc::munmap(start.as_ptr().cast(), len) };
+                return;
+            }
+        };
+        let len = layout.size() - PAGE;
         if len >= HUGE_PAGE {
             // The allocator may keep the block for later; the system gets the pages now.
-            let padding = self.start.as_ptr().align_offset(PAGE);
+            let padding = start.as_ptr().align_offset(PAGE);
             // SAFETY: whole pages of this allocation, which has one more than its length's; nobody uses their content any
             // more: this is the last holder.
-            unsafe { libc::madvise(self.start.as_ptr().add(padding).cast(), len, libc::MADV_DONTNEED) };
+            unsafe { libc::madvise(start.as_ptr().add(padding).cast(), len, libc::MADV_DONTNEED) };
         }
         // SAFETY: `start` came from `alloc_zeroed` with this very layout, and this is the last holder.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+        unsafe { dealloc(start.as_ptr(), layout) }
     }
 }
 
@@ -109,7 +121,38 @@ impl Memory {
             // SAFETY: whole pages of this allocation, which nobody uses yet; the advice does not change their content.
             unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
         }
-        Ok(Self(Arc::new(Share { base, len, allocation: Arc::new(Allocation { start, layout }) })))
+        Ok(Self(Arc::new(Share { base, len, allocation: Arc::new(Allocation::Block { start, layout }) })))
+    }
+
+    /// Memory that is another process's as well: `len` bytes of a file from `offset` on, both whole pages. A file that is made
+    /// shorter later takes the pages away, and the kernel kills whoever touches them (SIGBUS).
+    ///
+    /// # Errors
+    /// The kernel's; `InvalidInput` when the range is empty, not whole pages, or not in the file.
+    #[cfg(feature = "std")]
+    pub fn map(file: &std::fs::File, offset: u64, len: usize) -> std::io::Result<Self> {
+        use std::io::{Error, ErrorKind};
+        use std::os::fd::AsRawFd;
+        let pages = len > 0 && len.is_multiple_of(PAGE) && offset.is_multiple_of(PAGE as u64);
+        let end = offset.checked_add(len as u64);
+        let from = libc::off_t::try_from(offset).map_err(|_| ErrorKind::InvalidInput)?;
+        if !pages || end.is_none() || end > Some(file.metadata()?.len()) {
+            return Err(Error::new(ErrorKind::InvalidInput, "not whole pages of the file"));
+        }
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses touches no memory that is there.
+        let start = unsafe {
+            libc::mmap(core::ptr::null_mut(), len, protection, libc::MAP_SHARED, file.as_raw_fd(), from)
+        };
+        if start == libc::MAP_FAILED {
+            return Err(Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast::<u8>()).ok_or(ErrorKind::InvalidInput)?;
+        Ok(Self(Arc::new(Share {
+            base: start,
+            len,
+            allocation: Arc::new(Allocation::Mapping { start, len }),
+        })))
     }
 
     /// A handle to the same memory with its own reference count, for another thread: threads that clone the same
@@ -288,6 +331,27 @@ mod tests {
         // The last lies behind the others.
         all[..11].fill(None);
         assert!(resident() + 8 * LEN < full, "{} of {full} bytes", resident());
+    }
+
+    #[test]
+    #[cfg(feature = "std")]
+    #[cfg_attr(miri, ignore = "maps a file")]
+    fn mapped_memory_is_the_files() {
+        use std::os::unix::fs::FileExt;
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(3 * PAGE as u64).unwrap();
+        let memory = Memory::map(&file, PAGE as u64, 2 * PAGE).unwrap();
+        memory.write(PAGE, b"here");
+        let mut read = [0; 4];
+        file.read_exact_at(&mut read, 2 * PAGE as u64).unwrap();
+        assert_eq!(&read, b"here");
+        file.write_all_at(b"there", PAGE as u64).unwrap();
+        let mut read = [0; 5];
+        memory.share().read(0, &mut read);
+        assert_eq!(&read, b"there");
+        for (offset, len) in [(0, 0), (1, PAGE), (0, 100), (PAGE as u64, 3 * PAGE), (u64::MAX - 4095, PAGE)] {
+            assert!(Memory::map(&file, offset, len).is_err(), "{len} at {offset}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! | item | what it is |
 //! |---|---|
-//! | [`Memory`] | one allocation at a fixed address, shared by handles and freed with the last of them |
+//! | [`Memory`] | one allocation, or mapping of a file, at a fixed address, shared by handles and freed with the last |
 //! | [`Pool`] | fixed-size buffers in a [`Memory`], identified by index |
 //! | [`Crc32c`] | the checksum of bytes, and of bytes in a [`Memory`] |
 //!
@@ -15,7 +15,7 @@
 #![no_std]
 
 extern crate alloc;
-#[cfg(test)]
+#[cfg(any(test, feature = "std"))]
 extern crate std;
 
 mod allocation;

@@ -1,5 +1,5 @@
 //! Bytes of the NBD protocol (github.com/NetworkBlockDevice/nbd, doc/proto.md), for servers and for clients: fixed
-//! newstyle negotiation, simple replies. All integers are big-endian.
+//! newstyle negotiation, simple and structured replies. All integers are big-endian.
 //!
 //! What it does not do: it reads and writes nothing itself.
 #![no_std]
@@ -8,6 +8,14 @@
 extern crate alloc;
 
 use alloc::vec::Vec;
+
+mod structured;
+
+pub use structured::{
+    BASE_ALLOCATION, CHUNK_LEN, Chunk, ChunkHeader, DATA_CHUNK_LEN, MetaQueries, STATE_ZERO, data_chunk,
+    error_chunk, hole_chunk, parse_chunk, parse_meta_context, status_chunk, structured_done,
+};
+
 use core::fmt;
 
 /// Options, and everything else that a client sends in negotiation, are at most this long.
@@ -43,6 +51,12 @@ pub enum OptionKind {
     Info,
     /// An export, by name.
     Go,
+    /// Replies in chunks.
+    StructuredReply,
+    /// Which contexts of metadata there are.
+    ListMetaContext,
+    /// Contexts of metadata to be asked about.
+    SetMetaContext,
     /// Anything else.
     Other(u32),
 }
@@ -55,6 +69,9 @@ impl From<u32> for OptionKind {
             3 => Self::List,
             6 => Self::Info,
             7 => Self::Go,
+            8 => Self::StructuredReply,
+            9 => Self::ListMetaContext,
+            10 => Self::SetMetaContext,
             other => Self::Other(other),
         }
     }
@@ -68,6 +85,9 @@ impl From<OptionKind> for u32 {
             OptionKind::List => 3,
             OptionKind::Info => 6,
             OptionKind::Go => 7,
+            OptionKind::StructuredReply => 8,
+            OptionKind::ListMetaContext => 9,
+            OptionKind::SetMetaContext => 10,
             OptionKind::Other(other) => other,
         }
     }
@@ -81,6 +101,8 @@ pub mod reply {
     pub const SERVER: u32 = 2;
     /// Something about an export.
     pub const INFO: u32 = 3;
+    /// A context of metadata: its number and name.
+    pub const META_CONTEXT: u32 = 4;
     /// The server does not know the option.
     pub const ERROR_UNSUPPORTED: u32 = 1 << 31 | 1;
     /// The option is invalid.
@@ -111,8 +133,12 @@ pub mod flag {
     pub const SEND_TRIM: u16 = 1 << 5;
     /// It takes writes of zeroes.
     pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
+    /// A read can be answered in one piece.
+    pub const SEND_DF: u16 = 1 << 7;
     /// Several connections see one disk.
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
+    /// It takes hints to read ahead.
+    pub const SEND_CACHE: u16 = 1 << 10;
 }
 
 /// An option's header: its magic, kind and length. `None`: not that magic.
@@ -164,8 +190,12 @@ pub enum Command {
     Flush,
     /// A hint that the range is not needed.
     Trim,
+    /// A hint that the range is read soon.
+    Cache,
     /// The range reads as zeroes afterwards.
     WriteZeroes,
+    /// What is known of the range, in the contexts that were agreed on.
+    BlockStatus,
     /// Anything else.
     Other(u16),
 }
@@ -178,7 +208,9 @@ impl From<Command> for u16 {
             Command::Disconnect => 2,
             Command::Flush => 3,
             Command::Trim => 4,
+            Command::Cache => 5,
             Command::WriteZeroes => 6,
+            Command::BlockStatus => 7,
             Command::Other(other) => other,
         }
     }
@@ -205,6 +237,10 @@ pub mod command_flag {
     pub const FUA: u16 = 1 << 0;
     /// Write Zeroes only: do not punch a hole.
     pub const NO_HOLE: u16 = 1 << 1;
+    /// Read only: the answer in one piece.
+    pub const DF: u16 = 1 << 2;
+    /// Block Status only: one extent is enough.
+    pub const REQ_ONE: u16 = 1 << 3;
 }
 
 impl Request {
@@ -248,7 +284,9 @@ impl Request {
             2 => Command::Disconnect,
             3 => Command::Flush,
             4 => Command::Trim,
+            5 => Command::Cache,
             6 => Command::WriteZeroes,
+            7 => Command::BlockStatus,
             other => Command::Other(other),
         };
         (u32_at(0) == REQUEST_MAGIC).then(|| Self {

@@ -79,3 +79,23 @@ target_serve() {
 target_kill() {
     kill -9 "$(cat target.pid)"
 }
+
+# `vhost_start`: our target over NVMe/TCP, and `nvmf serve-vhost` in front of it, on vhost.sock.
+vhost_start() {
+    target_start nqn.2026-11.lab:vhost tcp
+    vhost_serve
+    timeout 20 sh -c 'until [ -S vhost.sock ]; do sleep 0.05; done'
+}
+
+# systemd's part, to start it again, is the scenario's: a guard would outlive the scenario.
+vhost_serve() {
+    NOTIFY_SOCKET=/dev/null NVMF_RUNTIME_DIR="$PWD/vhost" "$BIN/nvmf" serve-vhost -t tcp -a 127.0.0.1 -s "$PORT" -n nqn.2026-11.lab:vhost \
+        --socket "$PWD/vhost.sock" --hostid 11111111-1111-4111-8111-111111111111 >>vhost.log 2>&1 </dev/null &
+    echo $! >vhost.pid
+}
+
+# Kills the server, and starts another.
+vhost_kill() {
+    kill -9 "$(cat vhost.pid)"
+    vhost_serve
+}

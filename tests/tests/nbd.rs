@@ -91,7 +91,8 @@ fn tool(program: &str, arguments: &[&str]) -> String {
 fn nbd_clients_read_and_write_an_attached_disk() {
     let scene = Scene::new();
     let socket = scene.folder.path().join("nbd.sock");
-    let attached = scene.on_target("attach", &["-n", &NQN, "--socket", text(&socket), "-o", "json"]);
+    let attached =
+        scene.on_target("attach", &["-n", &NQN, "--socket", text(&socket), "--block-status", "-o", "json"]);
     assert!(attached.status.success(), "{}", String::from_utf8_lossy(&attached.stderr));
     let uri = format!("nbd+unix:///?socket={}", socket.display());
     assert!(tool("nbdinfo", &[&uri]).contains("export-size: 67108864"));
@@ -103,6 +104,32 @@ fn nbd_clients_read_and_write_an_attached_disk() {
         std::fs::read(&copy).expect("the copy") == std::fs::read(&scene.image).expect("the image"),
         "nbdcopy read something else"
     );
+
+    // The same parts are zeroes, whoever is asked.
+    let is_zero: Vec<_> = std::fs::read(&copy)
+        .expect("the copy")
+        .chunks(4096)
+        .map(|block| block.iter().all(|byte| *byte == 0))
+        .collect();
+    let of_map = |program: &str,
+                  arguments: &[&str],
+                  [start, length]: [&str; 2],
+                  zero: fn(&serde_json::Value) -> bool| {
+        let map: serde_json::Value = serde_json::from_str(&tool(program, arguments)).expect("a map");
+        let mut blocks = Vec::new();
+        for extent in map.as_array().expect("extents") {
+            let number = |key: &str| extent[key].as_u64().expect("a number") as usize;
+            assert_eq!(number(start), blocks.len() * 4096, "{program}");
+            blocks.extend(std::iter::repeat_n(zero(extent), number(length) / 4096));
+        }
+        blocks
+    };
+    let qemu = of_map("qemu-img", &["map", "-f", "raw", "--output=json", &uri], ["start", "length"], |it| {
+        it["zero"] == true
+    });
+    assert!(qemu == is_zero, "qemu-img map");
+    let nbdinfo = of_map("nbdinfo", &["--map", "--json", &uri], ["offset", "length"], |it| it["type"] == 2);
+    assert!(nbdinfo == is_zero, "nbdinfo --map");
 
     let changed = scene.folder.path().join("changed.img");
     tool("qemu-img", &["convert", "-f", "raw", "-O", "raw", &uri, text(&changed)]);

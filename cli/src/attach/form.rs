@@ -17,6 +17,8 @@ pub(crate) enum Form {
     Nbd,
     /// A socket for NBD clients, and no block device
     Socket,
+    /// A socket for virtual machines (vhost-user-blk), and no block device
+    Vhost,
 }
 
 /// The server that was chosen.
@@ -26,18 +28,20 @@ pub(super) enum Server {
     Nbd,
     /// With the reason for no block device, if one was asked for.
     Socket(Option<String>),
+    Vhost,
 }
 
 impl Form {
     /// Whether an attached disk is of this form.
     pub(super) fn allows(self, disk: &Attachment) -> bool {
-        self == Self::Auto || Server::of(disk).form() == self
+        self == Self::Auto && !disk.vhost_user || Server::of(disk).form() == self
     }
 
     /// The server that this machine can have.
     pub(super) fn choose(self) -> Result<Server> {
         match self {
             Self::Socket => Ok(Server::Socket(None)),
+            Self::Vhost => Ok(Server::Vhost),
             Self::Ublk => can_ublk().map(|()| Server::Ublk).context("no /dev/ublkbN can be made here"),
             Self::Nbd => can_nbd().map(|()| Server::Nbd).context("no /dev/nbdN can be made here"),
             Self::Auto => Ok(match can_ublk() {
@@ -57,6 +61,7 @@ impl Server {
         match disk.device.as_deref() {
             Some(device) if ublk::number(device).is_some() => Self::Ublk,
             Some(_) => Self::Nbd,
+            None if disk.vhost_user => Self::Vhost,
             None => Self::Socket(disk.note.clone()),
         }
     }
@@ -66,6 +71,7 @@ impl Server {
             Self::Ublk => Form::Ublk,
             Self::Nbd => Form::Nbd,
             Self::Socket(_) => Form::Socket,
+            Self::Vhost => Form::Vhost,
         }
     }
 }

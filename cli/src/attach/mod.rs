@@ -10,6 +10,7 @@
 //! | `ask` | asking it: to connect again, to make room for a newer version |
 //! | `process` | what that process asks of the system for itself |
 //! | `ublk` | `/dev/ublkbN` |
+//! | `vhost` | the disk of a virtual machine: vhost-user-blk |
 //! | `socket` | a socket for NBD clients, or for the kernel's own: `/dev/nbdN` |
 //! | `guard` | the process that outlives a disk's server, and starts another |
 //! | `remote` | the connection of the thread that serves a disk |
@@ -38,6 +39,7 @@ mod serve;
 mod socket;
 mod stop;
 mod ublk;
+mod vhost;
 
 pub(crate) use form::Form;
 pub(crate) use guard::{Restart, guard};
@@ -86,6 +88,8 @@ pub(crate) struct SocketOptions {
     pub(crate) mode: u32,
     /// Its group, by name or number.
     pub(crate) group: Option<String>,
+    /// NBD clients may ask which parts of the disk are zeroes.
+    pub(crate) block_status: bool,
 }
 
 /// Starts this program again as the disk's server, with these arguments, and waits until it serves or says why not. A

@@ -75,7 +75,8 @@ impl Control {
         self.wake();
     }
 
-    fn wake(&self) {
+    /// Has the thread look at what it is told.
+    pub(super) fn wake(&self) {
         // A full counter has rung already.
         let _ = self.wakeup.write(1);
         self.rung.store(true, Ordering::Release);

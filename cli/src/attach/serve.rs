@@ -5,7 +5,7 @@ use super::guard::{Guard, Restart};
 use super::registry::{Claim, Registry};
 use super::remote::{Control, End, Found, Origin, state_of};
 use super::stop::{Stop, Wish};
-use super::{AttachOptions, disk, in_use, process, socket, ublk};
+use super::{AttachOptions, disk, in_use, process, socket, ublk, vhost};
 use crate::print::chain;
 use crate::runtime::run;
 use anyhow::{Context, Result, bail};
@@ -178,7 +178,7 @@ impl Begun {
         announce: &mut dyn FnMut(&Attachment) -> Result<()>,
     ) -> Result<Served> {
         let server = self.before.as_ref().map_or_else(|| options.form.choose(), |it| Ok(Server::of(it)))?;
-        if matches!(server, Server::Socket(_)) {
+        if matches!(server, Server::Socket(_) | Server::Vhost) {
             // It needs no more rights than it has.
             let _ = nix::sys::prctl::set_no_new_privs();
         } else {
@@ -302,6 +302,8 @@ impl Change {
 pub(super) struct Place {
     pub(super) device: Option<PathBuf>,
     pub(super) socket: Option<PathBuf>,
+    /// The socket is for virtual machines.
+    pub(super) vhost_user: bool,
     /// Why it is not a block device, where that was wanted.
     pub(super) note: Option<String>,
 }
@@ -330,6 +332,7 @@ impl Service<'_> {
             Server::Ublk => ublk::serve(self).await,
             Server::Nbd => socket::serve_device(self).await,
             Server::Socket(note) => socket::serve(self, note).await,
+            Server::Vhost => vhost::serve(self).await,
         };
         let is_kept = self.stop.hands_over() || takes_over && !self.was_live && !self.stop.was_asked();
         if outcome.is_err() && takes_over && !self.was_live && !is_kept {
@@ -355,6 +358,7 @@ impl Service<'_> {
                 block_size: namespace.geometry.block_size,
                 device: place.device,
                 socket: place.socket,
+                vhost_user: place.vhost_user,
                 note: (!notes.is_empty()).then(|| notes.join("; ")),
                 disk: Some(disk::record(namespace, subsystem_nqn.clone())),
                 ..self.entry.clone()

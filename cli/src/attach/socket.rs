@@ -59,7 +59,7 @@ pub(super) async fn serve(service: &mut Service<'_>, note: Option<String>) -> Re
     let (mut thread, up) = start(service, Clients::Socket).await?;
     let mut is_live = false;
     let lives = async {
-        let place = Place { device: None, socket: up.socket, note };
+        let place = Place { socket: up.socket, note, ..Place::default() };
         service.place(&up.found, place)?;
         service.report().await?;
         is_live = true;
@@ -216,7 +216,9 @@ impl Thread {
 fn run(origin: &Origin, clients: Clients, wires: Wires<Up>) -> Result<()> {
     let (control, options) = (Arc::clone(&wires.control), &origin.options);
     let mut remote = Remote::open(origin, wires.control, wires.changes)?;
-    let mut server = Server::new(DiskInfo::from(&remote.found.namespace), remote.device())?;
+    let disk =
+        DiskInfo { block_status: options.socket.block_status, ..DiskInfo::from(&remote.found.namespace) };
+    let mut server = Server::new(disk, remote.device())?;
     let (mut socket, mut gone) = (None, None);
     match clients {
         Clients::Kernel(stream, tell) => {

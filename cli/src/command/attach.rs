@@ -28,7 +28,7 @@ pub(crate) struct Attach {
 
 /// Which disk, and where it is served.
 #[derive(clap::Args, Clone)]
-struct DiskArguments {
+pub(super) struct DiskArguments {
     /// Take the options from this file, as --persist writes them
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
@@ -36,16 +36,19 @@ struct DiskArguments {
     namespace: NamespaceArguments,
     /// Form of the disk; a socket if --socket is given
     #[arg(long = "as", value_enum, default_value_t = Form::Auto)]
-    form: Form,
-    /// Path of the NBD socket; by default one in the runtime folder
+    pub(super) form: Form,
+    /// Path of the socket; by default one in the runtime folder
     #[arg(long)]
     socket: Option<PathBuf>,
-    /// Permissions of the NBD socket, in octal: whoever may write to it has the disk
-    #[arg(long, value_name = "MODE", default_value = "600", value_parser = mode)]
+    /// Permissions of the socket, in octal: whoever may write to it has the disk
+    #[arg(long, visible_alias = "mode", value_name = "MODE", default_value = "600", value_parser = mode)]
     socket_mode: u32,
-    /// Group of the NBD socket, by name or number
-    #[arg(long, value_name = "GROUP")]
+    /// Group of the socket, by name or number
+    #[arg(long, visible_alias = "group", value_name = "GROUP")]
     socket_group: Option<String>,
+    /// Tell NBD clients that ask which parts of the disk are zeroes (qemu-img map): it is found out by reading them
+    #[arg(long)]
+    block_status: bool,
     /// Attach the disk though it is attached on this machine: a file system that both attachments write to is destroyed
     #[arg(short = 'D', long)]
     duplicate_connect: bool,
@@ -123,7 +126,12 @@ pub(crate) struct Detach {
 }
 
 impl DiskArguments {
-    fn options(&self) -> Result<AttachOptions> {
+    /// The same disk in this form.
+    pub(super) fn in_form(self, form: Form) -> Self {
+        Self { form, ..self }
+    }
+
+    pub(super) fn options(&self) -> Result<AttachOptions> {
         if let Some(what) = self.namespace.target.key_as_argument() {
             return wrong_arguments(format!(
                 "{what} to everybody (ps) for as long as the disk is attached: put it into a file that only you may read, \
@@ -139,6 +147,7 @@ impl DiskArguments {
                 path: self.socket.as_deref().map(std::path::absolute).transpose()?,
                 mode: self.socket_mode,
                 group: self.socket_group.clone(),
+                block_status: self.block_status,
             },
             duplicate: self.duplicate_connect,
         })
@@ -149,6 +158,7 @@ impl DiskArguments {
         match (self.form, &self.socket) {
             (form, None) => Ok(form),
             (Form::Auto | Form::Socket, Some(_)) => Ok(Form::Socket),
+            (Form::Vhost, Some(_)) => Ok(Form::Vhost),
             (Form::Ublk | Form::Nbd, Some(_)) => {
                 wrong_arguments("a block device has no --socket: leave out that, or --as")
             }
@@ -206,7 +216,7 @@ const SYSTEMD: &str = "/run/systemd/system";
 /// The exit status of a server that leaves its disk to another: the unit has systemd start that.
 const HANDED_OVER: u8 = 75;
 
-fn exit_code(ended: Ended) -> ExitCode {
+pub(super) fn exit_code(ended: Ended) -> ExitCode {
     match ended {
         Ended::Over => ExitCode::SUCCESS,
         Ended::HandedOver => HANDED_OVER.into(),
@@ -225,7 +235,7 @@ fn arguments() -> impl Iterator<Item = OsString> {
 }
 
 /// How this server is started again.
-fn restart(count: u32) -> Result<Restart> {
+pub(super) fn restart(count: u32) -> Result<Restart> {
     let folder = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
     Ok(Restart { arguments: arguments().collect(), folder, count })
 }
@@ -314,7 +324,7 @@ fn path(path: &Path) -> Result<PathBuf> {
     Ok(path.canonicalize().or_else(|_| std::path::absolute(path))?)
 }
 
-fn report(format: Format, disk: &Attachment) -> Result<()> {
+pub(super) fn report(format: Format, disk: &Attachment) -> Result<()> {
     if let Some(note) = &disk.note {
         eprintln!("{ERROR_PREFIX}{note}");
     }
@@ -337,6 +347,13 @@ fn report(format: Format, disk: &Attachment) -> Result<()> {
             String::new()
         };
         line(format_args!("Use it:  nbdinfo '{uri}'   qemu-img info '{uri}'{client}"))?;
+    } else if disk.vhost_user {
+        line(format_args!("  {place}"))?;
+        line(format_args!(
+            "Use it:  qemu-system-x86_64 ... -m 4G -object memory-backend-memfd,id=memory,size=4G,share=on \
+             -machine memory-backend=memory -chardev socket,id=disk,path={place},reconnect=1 \
+             -device vhost-user-blk-pci,chardev=disk"
+        ))?;
     } else {
         line(format_args!("  {place}"))?;
         line(format_args!("Use it:  lsblk {place}   mkfs.ext4 {place}   mount {place} /mnt"))?;

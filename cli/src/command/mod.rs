@@ -14,6 +14,7 @@ mod nvm;
 pub(crate) mod persist;
 mod raw;
 mod refused;
+mod serve_vhost;
 mod smart_log;
 mod target;
 mod tls_key;
@@ -41,6 +42,8 @@ enum Command {
     Discover(discover::Discover),
     /// Attaches a namespace: as a block device, or on an NBD socket
     Attach(attach::Attach),
+    /// Serves a namespace as the disk of a virtual machine (vhost-user-blk), from this process until it is stopped
+    ServeVhost(serve_vhost::ServeVhost),
     /// Detaches a disk, flushed
     Detach(attach::Detach),
     /// Connects attached disks again now, also those whose target was given up
@@ -195,6 +198,7 @@ impl Arguments {
             Command::Compare(compare) => return exit(compare.run(), compare::UNKNOWN),
             Command::Discover(discover) => discover.run(),
             Command::Attach(attach) => return exit(attach.run(), FAILURE),
+            Command::ServeVhost(serve) => return exit(serve.run(), FAILURE),
             Command::Serve(serve) => return exit(serve.run(), FAILURE),
             Command::Reconnect(named) => named.reconnect(),
             Command::Upgrade(named) => named.upgrade(),

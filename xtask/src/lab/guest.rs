@@ -97,6 +97,8 @@ struct Boot<'a> {
     system: System,
     /// With an empty NVMe drive.
     nvme: bool,
+    /// With a disk that `nvmf serve-vhost` serves.
+    vhost: bool,
     two_machines: bool,
     script: &'a Path,
 }
@@ -129,6 +131,7 @@ impl Guest {
                 options: if scenario.alone { POLL_WHEN_IDLE } else { "" },
                 system,
                 nvme: scenario.nvme,
+                vhost: scenario.vhost,
                 two_machines: scenario.two_machines,
                 script: &scenario.path,
             };
@@ -171,7 +174,7 @@ impl Guest {
         let control = "blktests-control";
         fs::copy(step::root().join("deploy").join(control), share.join("bin").join(control))?;
         let (port, guest_port) = (process::free_port()?, process::free_port()?);
-        let host = Host::new(
+        let mut host = Host::new(
             &share,
             vec![
                 ("BIN", share.join("bin").display().to_string()),
@@ -179,6 +182,10 @@ impl Guest {
                 ("GUEST_PORT", guest_port.to_string()),
             ],
         )?;
+        let socket = share.join("vhost.sock");
+        if boot.vhost {
+            host.prepare("vhost_start")?;
+        }
         let machine = Machine {
             image: boot.image,
             kernel: boot.kernel,
@@ -188,6 +195,7 @@ impl Guest {
             share: &share,
             port: Some(guest_port),
             nvme: boot.nvme,
+            vhost: boot.vhost.then_some(&socket),
             number: boot.two_machines.then_some(1),
         };
         let second = boot.two_machines.then(|| Second::start(machine)).transpose()?;
@@ -276,7 +284,16 @@ pub(super) fn shell(image: &Image, kernel: Kernel, programs: &Programs) -> Resul
     println!("(the host's loopback address is 10.0.2.2; load the scenarios' functions with . $LAB/lib.sh)");
     let script = scenario::folder().join("shell");
     let system = System::Script;
-    let boot = Boot { image, kernel, options: "", system, nvme: true, two_machines: false, script: &script };
+    let boot = Boot {
+        image,
+        kernel,
+        options: "",
+        system,
+        nvme: true,
+        vhost: false,
+        two_machines: false,
+        script: &script,
+    };
     let mut guest = Guest::boot(&boot, programs, &folder, Stdio::inherit())?;
     while guest.emulator.try_wait()?.is_none() {
         guest.host.turn()?;

@@ -1,7 +1,7 @@
 //! Commands that a scenario runs on the host, executed by `tests/lab/host.sh`.
 
 use super::scenario;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use std::os::unix::process::CommandExt;
@@ -46,6 +46,20 @@ impl Host {
         }
         let command = std::fs::read_to_string(&request)?;
         let output = std::fs::File::create(self.file(".output"))?;
+        let child = self.start(&command, output)?;
+        self.running = Some(child);
+        Ok(())
+    }
+
+    /// Runs a command before there is a guest to ask for it.
+    pub(super) fn prepare(&mut self, command: &str) -> Result<()> {
+        let path = self.folder.join("prepare.log");
+        let status = self.start(command, std::fs::File::create(&path)?)?.wait()?;
+        ensure!(status.success(), "{command} failed: see {}", path.display());
+        Ok(())
+    }
+
+    fn start(&mut self, command: &str, output: std::fs::File) -> Result<Child> {
         let child = Command::new("sh")
             .args(["-eu", "-c", &format!(". \"$LAB/host.sh\"\n{command}")])
             .env("LAB", scenario::folder())
@@ -58,8 +72,7 @@ impl Host {
             .spawn()
             .context("cannot start a shell")?;
         self.groups.push(Pid::from_raw(i32::try_from(child.id())?));
-        self.running = Some(child);
-        Ok(())
+        Ok(child)
     }
 }
 

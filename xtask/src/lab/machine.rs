@@ -36,6 +36,8 @@ pub(super) struct Machine<'a> {
     pub(super) port: Option<u16>,
     /// With an empty NVMe drive.
     pub(super) nvme: bool,
+    /// The socket of a disk that `nvmf serve-vhost` serves.
+    pub(super) vhost: Option<&'a Path>,
     /// Its number, 1 or 2, on the network of two machines.
     pub(super) number: Option<u8>,
 }
@@ -78,6 +80,14 @@ impl Machine<'_> {
                     &format!("file={},if=none,id=nvme,format=raw,discard=unmap", file.display()),
                 ])
                 .args(["-device", "nvme,drive=nvme,serial=lab,mdts=5"]);
+        }
+        if let Some(socket) = self.vhost {
+            let chardev = format!("socket,id=vhost,path={},reconnect=1", socket.display());
+            // Behind the root disk, which is to be the first.
+            command
+                .args(["-object", "memory-backend-memfd,id=memory,size=3072M,share=on"])
+                .args(["-machine", "memory-backend=memory", "-chardev", &chardev])
+                .args(["-device", "vhost-user-blk-pci,chardev=vhost,num-queues=2,addr=0x1e"]);
         }
         if let Some(number) = self.number {
             let socket = |of: u8| self.folder.join(format!("lan{of}")).display().to_string();
@@ -129,6 +139,7 @@ impl Second {
             share: &share,
             port: None,
             nvme: false,
+            vhost: None,
             number: Some(2),
             ..first
         };

@@ -21,6 +21,8 @@ const SECONDS: u64 = 120;
 /// # Alone: yes                             it measures: no other scenario runs at the same time, and idle processors
 ///                                          of the guest poll (optional)
 /// # Drive: nvme                          the guest has an empty NVMe drive of 512 MiB (optional)
+/// # Disk: vhost                         `vhost_start` of host.sh runs before the guest boots, which has the disk of
+///                                          its socket, vhost.sock (optional)
 /// # Machines: 2                            a second machine runs what the first one asks for (optional)
 /// # System: systemd                      it runs under systemd, with the Debian packages (optional)
 /// # Known: kernel BUG at some/file.c       a known bug of the guest's kernel: the scenario is repeated (optional)
@@ -38,6 +40,8 @@ pub(crate) struct Scenario {
     pub(crate) systemd: bool,
     /// The guest has an NVMe drive.
     pub(crate) nvme: bool,
+    /// The guest has a disk that `nvmf serve-vhost` serves.
+    pub(crate) vhost: bool,
     /// Has a second machine.
     pub(crate) two_machines: bool,
     pub(crate) time_max: Duration,
@@ -115,6 +119,7 @@ impl Scenario {
             (what.to_owned(), field("Quick") == Some("yes"), field("Alone") == Some("yes"));
         let (time_max, known) = (Duration::from_secs(seconds), field("Known").map(str::to_owned));
         let (systemd, nvme) = (field("System") == Some("systemd"), field("Drive") == Some("nvme"));
+        let vhost = field("Disk") == Some("vhost");
         let two_machines = match field("Machines") {
             Some("2") => true,
             None => false,
@@ -130,6 +135,7 @@ impl Scenario {
             alone,
             systemd,
             nvme,
+            vhost,
             two_machines,
             time_max,
             known,
@@ -143,11 +149,13 @@ mod tests {
 
     #[test]
     fn scenario_header_is_parsed() {
-        let text = "#!/bin/sh\n# What: a thing\n# Cell: kernel to ours | siw\n# Quick: yes\n# Drive: nvme\n# Seconds: 7\n\n# What: not this\n";
+        let text = "#!/bin/sh\n# What: a thing\n# Cell: kernel to ours | siw\n# Quick: yes\n# Drive: nvme\n# Disk: vhost\n# Seconds: 7\n\n# What: not this\n";
         let scenario = Scenario::parse("a/b.sh".into(), text).unwrap().unwrap();
         assert_eq!((scenario.name.as_str(), scenario.what.as_str()), ("b", "a thing"));
         assert_eq!(scenario.cell, Some(("kernel to ours".to_owned(), "siw".to_owned())));
-        assert!(scenario.quick && scenario.nvme && scenario.time_max == Duration::from_secs(7));
+        assert!(
+            scenario.quick && scenario.nvme && scenario.vhost && scenario.time_max == Duration::from_secs(7)
+        );
         assert_eq!(scenario.kernels, [Kernel::Stable]);
         assert!(Scenario::parse("lib.sh".into(), "# shared\n").unwrap().is_none());
         let two = Scenario::parse("x.sh".into(), "# What: x\n# Machines: 2\n").unwrap().unwrap();

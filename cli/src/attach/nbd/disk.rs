@@ -17,6 +17,8 @@ pub(crate) struct DiskInfo {
     pub(crate) trim: bool,
     /// It can write zeroes that it is not sent.
     pub(crate) write_zeroes: bool,
+    /// Clients may ask which parts of it are zeroes, which is found out by reading them.
+    pub(crate) block_status: bool,
 }
 
 impl From<&Namespace> for DiskInfo {
@@ -30,6 +32,7 @@ impl From<&Namespace> for DiskInfo {
             read_only: geometry.read_only,
             trim: geometry.deallocate && limits.deallocate_blocks > 0,
             write_zeroes: limits.write_zeroes_blocks > 0,
+            block_status: false,
         }
     }
 }

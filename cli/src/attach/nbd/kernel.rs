@@ -271,6 +271,7 @@ mod tests {
             read_only: false,
             trim: true,
             write_zeroes: true,
+            block_status: false,
         };
         let (socket, _its) = std::os::unix::net::UnixStream::pair().unwrap();
         let bytes =

@@ -112,7 +112,7 @@ impl Listener {
     ///
     /// # Errors
     /// Most likely there are no descriptors left.
-    pub(super) fn accept(&self) -> io::Result<Option<UnixStream>> {
+    pub(crate) fn accept(&self) -> io::Result<Option<UnixStream>> {
         match self.socket.accept() {
             Ok((stream, _)) => Ok(Some(stream)),
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {

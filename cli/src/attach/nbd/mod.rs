@@ -1,11 +1,13 @@
 //! An NBD server: how a remote namespace becomes a disk for `nbdcopy`, `qemu-img` and the kernel's nbd client.
 //!
-//! The NBD protocol (github.com/NetworkBlockDevice/nbd, doc/proto.md), fixed newstyle negotiation, simple replies.
+//! The NBD protocol (github.com/NetworkBlockDevice/nbd, doc/proto.md), fixed newstyle negotiation, simple and structured
+//! replies.
 //!
 //! | file | what it holds |
 //! |---|---|
 //! | `server`, `client` | the clients and their sockets, and a turn of the thread that serves them |
 //! | `session`, `input`, `negotiation` | a client without its socket: bytes in, requests; ended requests, replies |
+//! | `structured` | replies in chunks, with holes; which parts of the disk are zeroes |
 //! | `requests`, `request` | requests under way: checked, turned into operations, ended |
 //! | `order` | which requests begin when |
 //! | `pool` | memory for their data, registered with the backend |
@@ -27,6 +29,7 @@ mod request;
 mod requests;
 mod server;
 mod session;
+mod structured;
 
 pub(super) use disk::DiskInfo;
 pub(super) use listener::Listener;

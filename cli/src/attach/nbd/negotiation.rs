@@ -10,6 +10,18 @@ const OPTIONS_MAX: usize = 64;
 /// Bytes of an option's header.
 const HEADER_LEN: usize = 16;
 
+/// What a client has agreed on beside the export.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Terms {
+    /// It is answered in chunks.
+    pub(super) structured: bool,
+    /// It may ask which parts of the disk are zeroes.
+    pub(super) block_status: bool,
+}
+
+/// The number of the only context of metadata, `base:allocation`.
+pub(super) const ALLOCATION: u32 = 1;
+
 /// A negotiation that is not over.
 #[derive(Debug, Default)]
 pub(super) struct Negotiation {
@@ -17,6 +29,7 @@ pub(super) struct Negotiation {
     client_flags: Option<u32>,
     /// Options that it has tried.
     options: usize,
+    terms: Terms,
 }
 
 /// How far a negotiation came.
@@ -25,7 +38,7 @@ pub(super) enum Progress {
     /// More bytes are needed.
     NeedsBytes,
     /// The transmission phase begins.
-    Agreed,
+    Agreed(Terms),
     /// The client has ended it.
     Aborted,
 }
@@ -76,7 +89,7 @@ impl Negotiation {
                 return Err(Violation("the client tries too many options"));
             }
             self.options += 1;
-            let progress = answer(option, data, client_flags, disk, output)?;
+            let progress = answer(option, data, client_flags, disk, &mut self.terms, output)?;
             input.take(whole);
             if progress != Progress::NeedsBytes {
                 return Ok(progress);
@@ -91,6 +104,7 @@ fn answer(
     data: &[u8],
     client_flags: u32,
     disk: &DiskInfo,
+    terms: &mut Terms,
     output: &mut Vec<u8>,
 ) -> Result<Progress, Violation> {
     let mut reply = |kind, data: &[u8]| output.extend(wire::option_reply(option, kind, data));
@@ -100,11 +114,11 @@ fn answer(
             if !data.is_empty() {
                 return Err(Violation("there is no such export"));
             }
-            output.extend(export(disk));
+            output.extend(export(disk, *terms));
             if client_flags & wire::CLIENT_NO_ZEROES == 0 {
                 output.extend([0; 124]);
             }
-            return Ok(Progress::Agreed);
+            return Ok(Progress::Agreed(*terms));
         }
         OptionKind::Abort => {
             reply(reply::ACK, &[]);
@@ -127,7 +141,7 @@ fn answer(
                 return Ok(Progress::NeedsBytes);
             }
             let mut about = info::EXPORT.to_be_bytes().to_vec();
-            about.extend(export(disk));
+            about.extend(export(disk, *terms));
             reply(reply::INFO, &about);
             // Sent without being asked for, too: most clients obey it. For those that do not, parts of blocks are read
             // and written.
@@ -138,8 +152,36 @@ fn answer(
             reply(reply::INFO, &sizes);
             reply(reply::ACK, &[]);
             if option == OptionKind::Go {
-                return Ok(Progress::Agreed);
+                return Ok(Progress::Agreed(*terms));
             }
+        }
+        OptionKind::StructuredReply if !data.is_empty() => reply(reply::ERROR_INVALID, &[]),
+        OptionKind::StructuredReply => {
+            terms.structured = true;
+            reply(reply::ACK, &[]);
+        }
+        OptionKind::ListMetaContext | OptionKind::SetMetaContext => {
+            let sets = option == OptionKind::SetMetaContext;
+            terms.block_status &= !sets;
+            let asked = match wire::parse_meta_context(data).filter(|_| terms.structured) {
+                Some(asked) if asked.export.is_empty() => asked,
+                Some(_) => {
+                    reply(reply::ERROR_UNKNOWN, &[]);
+                    return Ok(Progress::NeedsBytes);
+                }
+                None => {
+                    reply(reply::ERROR_INVALID, &[]);
+                    return Ok(Progress::NeedsBytes);
+                }
+            };
+            let lists_all = !sets && (asked.queries.is_empty() || asked.queries.contains(&&b"base:"[..]));
+            if disk.block_status && (lists_all || asked.queries.contains(&wire::BASE_ALLOCATION)) {
+                terms.block_status |= sets;
+                // What is only listed has no number.
+                let number = if sets { ALLOCATION } else { 0 };
+                reply(reply::META_CONTEXT, &[&number.to_be_bytes(), wire::BASE_ALLOCATION].concat());
+            }
+            reply(reply::ACK, &[]);
         }
         OptionKind::Other(_) => reply(reply::ERROR_UNSUPPORTED, &[]),
     }
@@ -147,9 +189,10 @@ fn answer(
 }
 
 /// Size and transmission flags.
-fn export(disk: &DiskInfo) -> Vec<u8> {
+fn export(disk: &DiskInfo, terms: Terms) -> Vec<u8> {
     let mut bytes = disk.bytes.to_be_bytes().to_vec();
-    bytes.extend(flags(disk).to_be_bytes());
+    let one_piece = if terms.structured { flag::SEND_DF } else { 0 };
+    bytes.extend((flags(disk) | one_piece).to_be_bytes());
     bytes
 }
 

@@ -138,6 +138,8 @@ fn check(request: &Request, disk: &DiskInfo) -> Errno {
     let inside = request.offset.checked_add(u64::from(request.len)).is_some_and(|end| end <= disk.bytes);
     let known_flags = match request.command {
         Command::WriteZeroes => wire::command_flag::FUA | wire::command_flag::NO_HOLE,
+        Command::Read => wire::command_flag::FUA | wire::command_flag::DF,
+        Command::BlockStatus => wire::command_flag::FUA | wire::command_flag::REQ_ONE,
         _ => wire::command_flag::FUA,
     };
     match request.command {
@@ -148,7 +150,18 @@ fn check(request: &Request, disk: &DiskInfo) -> Errno {
         Command::Read if request.len > wire::REQUEST_LEN_MAX => Errno::EINVAL,
         Command::Trim if !disk.trim => Errno::ENOTSUP,
         Command::WriteZeroes if !disk.write_zeroes => Errno::ENOTSUP,
-        Command::Read | Command::Write | Command::Trim | Command::WriteZeroes if inside => Errno::OK,
+        Command::BlockStatus if request.len == 0 => Errno::EINVAL,
+        // Nothing is kept here: the hint to read ahead is taken, and has no effect.
+        Command::Read
+        | Command::Write
+        | Command::Trim
+        | Command::WriteZeroes
+        | Command::Cache
+        | Command::BlockStatus
+            if inside =>
+        {
+            Errno::OK
+        }
         _ => Errno::EINVAL,
     }
 }
@@ -170,13 +183,17 @@ impl Need {
         let errno = check(request, disk);
         let (mut data, mut edges) = (0, 0);
         if errno == Errno::OK
-            && matches!(request.command, Command::Read | Command::Write | Command::WriteZeroes)
+            && matches!(
+                request.command,
+                Command::Read | Command::Write | Command::WriteZeroes | Command::BlockStatus
+            )
         {
             let extent = Extent::new(request, disk);
             if request.command != Command::WriteZeroes {
                 data = extent.blocks_len();
             }
-            if request.command != Command::Read && extent.edges() != [None; 2] {
+            if matches!(request.command, Command::Write | Command::WriteZeroes) && extent.edges() != [None; 2]
+            {
                 edges = 2 * disk.block_size as usize;
             }
         }
@@ -202,7 +219,7 @@ impl UnderWay {
         let read = |range, part: Part<'_>| BlockOp::Read { range, into: part.buffer };
         let write = |range, part: Part<'_>| BlockOp::Write { range, from: part.buffer, fua };
         match (request.command, self.edges, self.step) {
-            (Command::Read, _, 0) => {
+            (Command::Read | Command::BlockStatus, _, 0) => {
                 if let Some(data) = self.data {
                     let all = extent.data(data, extent.first(), extent.blocks_len());
                     all.operations(&extent, pool, read, &mut each);
@@ -252,7 +269,8 @@ impl UnderWay {
 
     /// Where the data of its reply lie.
     pub(super) fn reply_data<'a>(&self, disk: &DiskInfo, pool: &'a Pool) -> impl Iterator<Item = Part<'a>> {
-        let data = self.data.filter(|_| self.errno == Errno::OK && self.request.command == Command::Read);
+        let reads = matches!(self.request.command, Command::Read | Command::BlockStatus);
+        let data = self.data.filter(|_| self.errno == Errno::OK && reads);
         let displacement = data.map_or(0, |_| Extent::new(&self.request, disk).displacement());
         let len = self.request.len as usize;
         data.into_iter().flat_map(move |data| pool.parts(data, displacement, len))

@@ -1,9 +1,9 @@
 //! A client: what it sends, and what it is answered. It does no I/O.
 
 use super::input::Input;
-use super::negotiation::{Negotiation, Progress, greeting};
+use super::negotiation::{Negotiation, Progress, Terms, greeting};
 use super::requests::Requests;
-use arrayvec::ArrayVec;
+use super::structured::{self, Head};
 use nbd_proto::{self as wire, Command, Request};
 use nvmf_block::Backend;
 use nvmf_memory::Memory;
@@ -24,6 +24,8 @@ pub(super) struct Session {
     key: u32,
     input: Input,
     phase: Phase,
+    /// What it has agreed on.
+    terms: Terms,
     /// The socket has no more bytes to come.
     is_at_end: bool,
     /// The disk goes: no request is looked at any more.
@@ -41,7 +43,7 @@ pub(super) struct Session {
     text: Vec<u8>,
     text_sent: usize,
     /// Replies; the last part of each names its request.
-    replies: Outbox<ArrayVec<u8, { wire::SIMPLE_REPLY_LEN }>, Option<u32>>,
+    replies: Outbox<Head, Option<u32>>,
 }
 
 #[derive(Debug)]
@@ -67,6 +69,7 @@ impl Session {
             key,
             input: Input::new(),
             phase: Phase::Negotiation(Negotiation::default()),
+            terms: Terms::default(),
             is_at_end: false,
             is_closing: false,
             is_deaf: false,
@@ -174,11 +177,13 @@ impl Session {
                     match negotiation.advance(&mut self.input, requests.disk(), &mut self.text)? {
                         Progress::NeedsBytes => return Ok(()),
                         Progress::Aborted => self.phase = Phase::Ended,
-                        Progress::Agreed => self.phase = Phase::Header,
+                        Progress::Agreed(terms) => {
+                            (self.terms, self.phase) = (terms, Phase::Header);
+                        }
                     }
                 }
                 Phase::Header if self.is_closing => self.end(requests),
-                Phase::Header => match self.next_request()? {
+                Phase::Header => match self.next_request(requests)? {
                     Some(request) if request.command == Command::Disconnect => self.end(requests),
                     Some(request) if self.admit(request, requests, backend) => {}
                     _ => return Ok(()),
@@ -203,9 +208,12 @@ impl Session {
     }
 
     /// The next request, whose payload follows; `None` when it is not there.
-    fn next_request(&self) -> Result<Option<Request>, Violation> {
+    fn next_request(&self, requests: &Requests) -> Result<Option<Request>, Violation> {
         let Some(header) = self.input.header() else { return Ok(None) };
-        let request = Request::parse(header).ok_or(Violation("not a request"))?;
+        let mut request = Request::parse(header).ok_or(Violation("not a request"))?;
+        if request.command == Command::BlockStatus {
+            structured::bound_status(&mut request, self.terms, requests.disk());
+        }
         if request.command == Command::Write && request.len > wire::REQUEST_LEN_MAX {
             return Err(Violation("a write is too long"));
         }
@@ -263,8 +271,11 @@ impl Session {
         if self.is_deaf {
             return self.on_left(requests, index);
         }
+        if self.terms.structured {
+            return structured::reply(&mut self.replies, requests, index);
+        }
         let (errno, cookie) = (under_way.errno, under_way.request.cookie);
-        let mut head = ArrayVec::from(wire::simple_reply(errno, cookie));
+        let mut head: Head = wire::simple_reply(errno, cookie).into_iter().collect();
         for part in under_way.reply_data(requests.disk(), &requests.pool) {
             let (memory, offset, len) = (part.memory.clone(), part.buffer.offset, part.buffer.len);
             let data = Some(Region { memory, offset, len });

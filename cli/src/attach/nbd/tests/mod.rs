@@ -6,6 +6,7 @@ mod order;
 mod pool;
 mod requests;
 mod sessions;
+mod structured;
 
 use super::disk::DiskInfo;
 use super::listener::Listener;
@@ -34,6 +35,7 @@ const INFO: DiskInfo = DiskInfo {
     read_only: false,
     trim: true,
     write_zeroes: true,
+    block_status: true,
 };
 
 /// Commands.

@@ -30,7 +30,7 @@ fn export_has_the_disk_s_size_and_blocks() {
 fn options_are_answered_as_the_protocol_says() {
     let mut scene = Scene::new();
     let client = &mut scene.connect();
-    assert_eq!(scene.option(client, 8, &[])[0].0, wire::reply::ERROR_UNSUPPORTED);
+    assert_eq!(scene.option(client, 5, &[])[0].0, wire::reply::ERROR_UNSUPPORTED);
     assert_eq!(scene.option(client, 3, &[]), [(2, vec![0; 4]), (1, vec![])]);
     assert_eq!(scene.option(client, 3, &[0]), [(wire::reply::ERROR_INVALID, vec![])]);
     assert_eq!(scene.option(client, 6, &[0, 0, 0, 1, b'x', 0, 0])[0].0, wire::reply::ERROR_UNKNOWN);

@@ -1,0 +1,131 @@
+//! A remote namespace as the disk of a virtual machine: vhost-user-blk, on a Unix socket.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `abi` | what a virtio block device tells its driver |
+//! | `request` | what a request asks for: checked, and turned into operations |
+//! | `chain` | the descriptors of a request |
+//! | `transfer` | how its data go: straight, or by a copy |
+//! | `inflight` | what is under way, for the next server |
+//! | `guest` | the guest's memory: mapped, registered |
+//! | `ring` | a virtqueue |
+//! | `flight` | a request under way |
+//! | `server` | the thread that serves the rings |
+//! | `frontend` | the thread that talks to QEMU |
+//! | `notice` | telling QEMU that the disk has grown |
+//!
+//! A request's way: the driver puts it into a ring in the guest's memory, which is registered with the connection; the thread
+//! that is kicked, or looks, sends the command, and the transport receives what is read into the guest's memory. QEMU has no part
+//! in it.
+
+mod abi;
+mod chain;
+mod flight;
+mod frontend;
+mod guest;
+mod inflight;
+mod notice;
+mod request;
+mod ring;
+mod server;
+mod transfer;
+
+use super::nbd::{DiskInfo, Listener};
+use super::registry::Registry;
+use super::remote::{self, Control, END_TIME_MAX, End, Found, Origin, Remote, Wires, changes, in_thread};
+use super::serve::{Place, Service};
+use anyhow::{Context, Result, bail};
+use frontend::Shared;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nvmf_host::Namespace;
+use server::Server;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// A disk that is served.
+struct Up {
+    found: Found,
+    socket: PathBuf,
+    shared: Arc<Shared>,
+}
+
+/// Connects, serves until it is told to stop, and ends cleanly.
+pub(super) async fn serve(service: &mut Service<'_>) -> Result<()> {
+    let origin = service.origin.clone();
+    let (control, (up, is_up)) = (Control::new()?, oneshot::channel());
+    let (tell, told) = remote::first(&origin);
+    let wires = Wires { control: Arc::clone(&control), changes: tell, up };
+    let mut ended = in_thread("nvmf-vhost", move || run(&origin, wires))?;
+    let up = tokio::select! {
+        biased;
+        Ok(up) = is_up => up,
+        ended = &mut ended => return ended?,
+        () = service.stop.asked() => bail!("stopped before it was connected"),
+    };
+    let mut is_live = false;
+    let lives = async {
+        let place = Place { socket: Some(up.socket), vhost_user: true, ..Place::default() };
+        service.place(&up.found, place)?;
+        service.report().await?;
+        is_live = true;
+        let resize = async |bytes| up.shared.grow(bytes);
+        Ok(service.until_ended(&control, changes(told), resize).await)
+    };
+    let said = tokio::select! {
+        said = lives => said,
+        // It ends before it is asked to only when something is wrong.
+        ended = &mut ended => return ended?,
+    };
+    let how = said.as_ref().copied().unwrap_or(End::InOrder);
+    control.end(if is_live { how } else { End::AtOnce });
+    let finished = timeout(END_TIME_MAX, ended).await.context("the disk's thread does not end")??;
+    said.map(drop).and(finished)
+}
+
+/// The thread: connects to the namespace that is meant, and serves it until it is told to end.
+fn run(origin: &Origin, wires: Wires<Up>) -> Result<()> {
+    let (control, options) = (Arc::clone(&wires.control), &origin.options);
+    let remote = Remote::open(origin, wires.control, wires.changes)?;
+    let found = remote.found.clone();
+    let (send, messages) = channel();
+    let shared = Arc::new(Shared::new(DiskInfo::from(&found.namespace), send, Arc::clone(&control)));
+    let server = Server::new(remote, messages, control)?;
+    let (nqn, nsid) = (options.connection.nqn.as_str(), found.namespace.nsid.0);
+    let before = origin.before.as_ref().and_then(|before| before.socket.clone());
+    let path = before.or_else(|| options.socket.path.clone());
+    let path = path.unwrap_or_else(|| Registry::of_this_user().default_socket(nqn, nsid));
+    // Its path goes when the disk has ended: QEMU tries to connect until another server is there.
+    let listener = Arc::new(Listener::bind(&path, &options.socket)?);
+    let (its_listener, its_shared) = (Arc::downgrade(&listener), Arc::clone(&shared));
+    let incoming = listener.as_fd().try_clone_to_owned()?;
+    // Nobody waits for it: it ends with the process.
+    let _frontends = in_thread("nvmf-vhost-qemu", move || {
+        loop {
+            poll(&mut [PollFd::new(incoming.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE)?;
+            let Some(listener) = its_listener.upgrade() else { return Ok(()) };
+            if let Some(stream) = listener.accept()? {
+                drop(listener);
+                stream.set_nonblocking(false)?;
+                frontend::serve(&its_shared, stream)?;
+            }
+        }
+    })?;
+    // Nobody hears: it is told to end.
+    let _ = wires.up.send(Up { found, socket: path, shared });
+    server.serve()
+}
+
+/// What a guest is told of the disk's name: the first twenty digits of what the namespace is identified by.
+fn id(namespace: &Namespace) -> [u8; abi::ID_LEN] {
+    let names = [&namespace.uuid[..], &namespace.nguid, &namespace.eui64];
+    let name = names.into_iter().find(|name| name.iter().any(|byte| *byte != 0));
+    let digits: String = name.unwrap_or_default().iter().map(|byte| format!("{byte:02x}")).collect();
+    let mut id = [0; abi::ID_LEN];
+    let len = digits.len().min(id.len());
+    id[..len].copy_from_slice(&digits.as_bytes()[..len]);
+    id
+}

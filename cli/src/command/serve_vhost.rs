@@ -1,0 +1,36 @@
+//! `nvmf serve-vhost`: a namespace as the disk of a virtual machine.
+
+use super::Output;
+use super::attach::{DiskArguments, exit_code, report, restart};
+use crate::attach::{self, Form};
+use crate::print::wrong_arguments;
+use anyhow::Result;
+use std::process::ExitCode;
+
+#[derive(clap::Args)]
+#[command(mut_arg("form", |form| form.hide(true)))]
+pub(crate) struct ServeVhost {
+    #[command(flatten)]
+    disk: DiskArguments,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl ServeVhost {
+    /// Serves from this process until it is stopped.
+    pub(crate) fn run(&self) -> Result<ExitCode> {
+        let format = self.output.format;
+        let disk = match self.disk.form {
+            Form::Auto | Form::Vhost => self.disk.clone().in_form(Form::Vhost),
+            _ => {
+                return wrong_arguments(
+                    "serve-vhost makes no other form of a disk: leave out --as, or use `nvmf attach`",
+                );
+            }
+        };
+        let mut restart = restart(0)?;
+        restart.arguments.push("--as=vhost".into());
+        let ended = attach::serve(&disk.options()?, restart, &mut |attachment| report(format, attachment))?;
+        Ok(exit_code(ended))
+    }
+}
