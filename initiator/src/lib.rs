@@ -34,7 +34,7 @@
 //! | [`Error`], [`Failed`], [`Effect`] | what went wrong; the buffer back; whether anything may have been done |
 //! | [`reservation`] | who may write to a disk: keys, reservations, and the fence of a standby |
 //! | [`raw`] | any Admin or I/O command, with a bounded amount of data |
-//! | [`discover`] | what a target exports |
+//! | [`discover`], [`Discovery`] | what a target exports, once or whenever it changes |
 //! | [`RemoteBackend`] | the same without a thread: submit, flush and poll on the caller's own, for the least latency |
 //! | [`TransportOptions`] | NVMe/RDMA or NVMe/TCP |
 //! | [`PathOptions`], [`PathPolicy`], [`PathStatus`] | further paths to the same subsystem; which of them is used; how they are |
@@ -86,8 +86,8 @@ pub use block_on::block_on;
 pub use buffer::Buffer;
 pub use connection::{Connection, ConnectionState};
 pub use device::Device;
-pub use discover::discover;
-pub use driver::{AdminReply, Impacted, PathPolicy, PathStatus};
+pub use discover::{Discovery, discover};
+pub use driver::{AdminReply, Impacted, NamespaceState, PathPolicy, PathStatus};
 pub use error::{Effect, Error, Failed};
 pub use identity::HostIdentity;
 pub use nvme_proto::{Nqn, Nsid};
