@@ -240,6 +240,36 @@ fn registers_are_shown_under_their_names() {
     it.target.stop().expect("a clean stop");
 }
 
+#[test]
+fn exit_status_is_what_the_table_says() {
+    let it = Rig::start("tool-status", 1);
+    let on_target = |command: &str, more: &[&str]| {
+        it.site.call(command, &[&["-t", "tcp", "-n", &it.site.nqn], more].concat()).expect("nvmf")
+    };
+    let status = |mut call: Command| process::run(&mut call).expect("nvmf").status.code();
+    let local = |arguments: &[&str]| it.site.local(arguments).expect("nvmf");
+    std::fs::write(it.site.path("ones"), [1; 4096]).expect("a file");
+    let ones = it.site.path("ones").display().to_string();
+    let block = ["--start-block", "0", "--block-count", "0"];
+    for (expected, call) in [
+        (0, local(&["list"])),
+        (0, on_target("flush", &[])),
+        (1, on_target("flush", &["--nsid", "9"])),
+        (1, local(&["info", "/dev/no-such"])),
+        (1, local(&["detach", "/dev/no-such"])),
+        (2, local(&["info"])),
+        (2, local(&["no-such-command"])),
+        (2, on_target("flush", &["--no-such-option"])),
+        (2, on_target("dsm", &["--slbs", "0", "--blocks", "1"])),
+        (1, on_target("compare", &[&block[..], &["--data", &ones]].concat())),
+        (2, on_target("compare", &[&block[..], &["--data", "/no/such/file"]].concat())),
+    ] {
+        let shown = format!("{call:?}");
+        assert_eq!(status(call), Some(expected), "{shown}");
+    }
+    it.target.stop().expect("a clean stop");
+}
+
 /// nvme-cli's files, in the test's own folder.
 fn write_sources(site: &Site, name: &str, text: &str) -> String {
     let folder = site.path("nvme");

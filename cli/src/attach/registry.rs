@@ -340,6 +340,11 @@ impl Listed {
         self.registry.read(self.id.clone())
     }
 
+    /// Whether there is still an entry.
+    pub(crate) fn exists(&self) -> bool {
+        self.now().is_some()
+    }
+
     /// Whether its server lives.
     pub(super) fn is_served(&self) -> bool {
         self.lock.as_ref().is_some_and(|lock| lock::is_locked(lock).unwrap_or(true))

@@ -208,7 +208,9 @@ impl Service {
             Event::Log(controller, log) => self.engine.on_log(now, &controller, log),
             Event::Namespaces(nqn, nsids) => self.engine.on_namespaces(now, &nqn, nsids),
             Event::Attached(disk, Ok(attached)) => {
-                tracing::info!("attached {attached}");
+                if self.follows {
+                    tracing::info!("attached {attached}");
+                }
                 self.outcome.attached.push(*attached);
                 self.engine.on_attached(now, &disk, true);
             }
@@ -328,7 +330,8 @@ fn detach(disk: &Disk) -> Detached {
         }
         Err(error) => {
             tracing::warn!("{}: {}", listed.disk, chain(&error));
-            Detached::Failed
+            // Of one that was removed at its target nothing can be flushed any more.
+            if listed.exists() { Detached::Failed } else { Detached::Gone }
         }
     }
 }
