@@ -199,6 +199,7 @@ impl Begun {
             let mut service = Service {
                 origin,
                 claim,
+                answers: Answers::new(claim.answers()),
                 stop,
                 announce,
                 entry,
@@ -307,6 +308,7 @@ pub(super) struct Place {
 pub(super) struct Service<'a> {
     pub(super) origin: Origin,
     claim: &'a Claim,
+    answers: Answers,
     pub(super) stop: Stop,
     announce: &'a mut dyn FnMut(&Attachment) -> Result<()>,
     entry: Attachment,
@@ -392,7 +394,6 @@ impl Service<'_> {
         resize: impl AsyncFn(u64) -> Result<()>,
     ) -> End {
         let mut log = tokio::time::interval(LOG_POLL);
-        let answers = Answers::new(self.claim.answers());
         loop {
             let is_ending = self.entry.state == State::Ending;
             tokio::select! {
@@ -409,7 +410,7 @@ impl Service<'_> {
                     }
                     self.connection_is(change);
                 }
-                () = answers.next(control) => {}
+                () = self.answers.next(control) => {}
                 _ = log.tick() => self.bound_log(),
             }
         }

@@ -158,8 +158,13 @@ fn refusal_of_a_controller_that_was_in_use_is_not_the_end() {
     first.on_closed(SECOND);
     assert_eq!(first.poll_decision(), Some(Decision::GiveUp), "the first connection");
     // A target that is starting answers, and does not have everything yet.
-    let not_yet = |status: Status| AssociationError::Command { command: "Identify", status: status.with_dnr() };
-    let booting = [not_yet(Status::INTERNAL_ERROR), not_yet(Status::NAMESPACE_NOT_READY), not_yet(Status::INVALID_FIELD)];
+    let not_yet =
+        |status: Status| AssociationError::Command { command: "Identify", status: status.with_dnr() };
+    let booting = [
+        not_yet(Status::INTERNAL_ERROR),
+        not_yet(Status::NAMESPACE_NOT_READY),
+        not_yet(Status::INVALID_FIELD),
+    ];
     for error in [lost(), refused, other_secret].into_iter().chain(booting) {
         recovery.on_lost(SECOND, &error);
         recovery.on_closed(SECOND);
