@@ -220,7 +220,17 @@ impl Begun {
             // One that was asked to end while it was in use still is.
             let is_ending = before.state == State::Ending;
             let state = if is_ending { State::Ending } else { State::Reconnecting };
-            return Ok(Attachment { address, pid, pid_namespace, state, supervisor, ..before.clone() });
+            // None of its paths is connected yet.
+            let paths = Vec::new();
+            return Ok(Attachment {
+                address,
+                pid,
+                pid_namespace,
+                state,
+                supervisor,
+                paths,
+                ..before.clone()
+            });
         }
         let mut mark = [0; 8];
         system_random(&mut mark).context("the system has no random numbers")?;
