@@ -45,7 +45,13 @@ pub struct Attachment {
     pub state: State,
     /// Why it is in this state, where there is more to say.
     pub reason: Option<String>,
-    /// The paths to it, where there are several: that of `address` first.
+    /// As whom it is connected: NQN and identifier of the host.
+    pub host_nqn: String,
+    /// The identifier.
+    pub host_id: String,
+    /// Which path a command goes to, where several lead there: `queue-depth`, `round-robin`, `latency`.
+    pub iopolicy: String,
+    /// The paths to it: that of `address` first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<AttachedPath>,
     /// What the kernel has on record for its device, so that it is not taken for another's of the same number.
@@ -54,6 +60,8 @@ pub struct Attachment {
     pub asked_nsid: Option<u32>,
     /// It was attached though it was attached already.
     pub is_duplicate: bool,
+    /// The discovery service attached it, and detaches it when it is gone.
+    pub by_discovery: bool,
     /// What it was when it was attached: whoever takes it over serves nothing else.
     pub disk: Option<Disk>,
     /// Who starts its server again when that was killed.
@@ -71,6 +79,10 @@ pub struct AttachedPath {
     pub address: String,
     /// The transport: `rdma`, `tcp`.
     pub transport: String,
+    /// The address that it is connected from, where one was chosen.
+    pub source: Option<String>,
+    /// Its controller (CNTLID); `None` while it is away.
+    pub cntlid: Option<u16>,
     /// Its state: live, reconnecting, foreign, lost.
     pub state: State,
     /// How the disk can be reached on it (ANA), as nvme-cli says it: `optimized`, `non-optimized`, `inaccessible`, `persistent-loss`,
@@ -78,6 +90,10 @@ pub struct AttachedPath {
     pub ana_state: Option<String>,
     /// Why it was lost last; `None` while it is live.
     pub reason: Option<String>,
+    /// When the next attempt to connect it begins, in milliseconds since 1970; `None` while none is waited for.
+    pub next_attempt: Option<u64>,
+    /// When it is given up unless it is connected before, in the same way; `None` while it is live, or never.
+    pub gives_up: Option<u64>,
 }
 
 /// What a disk was when it was attached.
@@ -85,6 +101,12 @@ pub struct AttachedPath {
 pub struct Disk {
     /// The subsystem, as its controller names itself.
     pub subsystem_nqn: String,
+    /// The model, serial number and firmware that it names.
+    pub model: String,
+    /// The serial number.
+    pub serial: String,
+    /// The firmware's revision.
+    pub firmware: String,
     /// UUID; all zeroes when it has none.
     pub uuid: [u8; 16],
     /// NGUID; all zeroes when it has none.
@@ -126,6 +148,10 @@ pub enum State {
     Live,
     /// Its target is away: requests wait.
     Reconnecting,
+    /// Its target is there, and gives no access to the namespace now (ANA), or cannot say which disk it is: requests wait.
+    Inaccessible,
+    /// Its target is there, and does not have the namespace any more: requests fail.
+    Removed,
     /// The namespace is another disk than the one that was attached: requests wait.
     Foreign,
     /// Its target was given up: requests fail.
@@ -148,6 +174,8 @@ impl State {
             Self::Attaching => "attaching",
             Self::Live => "live",
             Self::Reconnecting => "reconnecting",
+            Self::Inaccessible => "inaccessible",
+            Self::Removed => "removed",
             Self::Foreign => "foreign",
             Self::Lost => "lost",
             Self::Ending => "ending",

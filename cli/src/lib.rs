@@ -6,6 +6,7 @@
 mod attach;
 mod command;
 mod connect;
+mod discovery;
 mod doctor;
 mod log;
 mod namespace;

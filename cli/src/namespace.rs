@@ -1,6 +1,6 @@
 //! Which namespace of a subsystem is meant.
 
-use crate::print::human;
+use crate::print::{human, wrong_arguments};
 use anyhow::{Result, anyhow};
 use nvme_proto::{Nqn, Nsid};
 use nvmf_host::Namespace;
@@ -17,20 +17,32 @@ pub(crate) fn choose(nqn: &Nqn, asked_for: Option<Nsid>, namespaces: &[Namespace
     })
 }
 
+/// The namespace that was asked for; the only one that there is, where none was.
+pub(crate) fn only(nqn: &Nqn, asked_for: Option<Nsid>, namespaces: &[Namespace]) -> Result<Nsid> {
+    if asked_for.is_none() && namespaces.len() > 1 {
+        return wrong_arguments(format!(
+            "{nqn} has several namespaces: {}. Name one with --nsid",
+            listed(namespaces)
+        ));
+    }
+    choose(nqn, asked_for, namespaces)
+}
+
 /// What is said where one of several was taken and none was asked for.
 pub(crate) fn taken_of(nqn: &Nqn, taken: Nsid, namespaces: &[Namespace]) -> Option<String> {
-    if namespaces.len() < 2 {
-        return None;
-    }
+    (namespaces.len() > 1).then(|| {
+        let listed = listed(namespaces);
+        format!("{nqn} has several namespaces: {listed}. This is {taken}; another is chosen by --nsid")
+    })
+}
+
+fn listed(namespaces: &[Namespace]) -> String {
     let shown = |it: &Namespace| format!("{} ({})", it.nsid, human(it.geometry.bytes()));
     let listed = namespaces.iter().take(LISTED_MAX).map(shown).collect::<Vec<_>>().join(", ");
-    let more = match namespaces.len().saturating_sub(LISTED_MAX) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    Some(format!(
-        "{nqn} has several namespaces: {listed}{more}. This is {taken}; another is chosen by --nsid"
-    ))
+    match namespaces.len().saturating_sub(LISTED_MAX) {
+        0 => listed,
+        more => format!("{listed} and {more} more"),
+    }
 }
 
 /// Its UUID, if it has one.

@@ -310,6 +310,21 @@ impl Recovery {
         self.policy.ctrl_loss_timeout.into_iter().chain(self.policy.fast_io_fail_timeout).min()
     }
 
+    /// When the next attempt to connect begins; `None` while none is waited for.
+    #[must_use]
+    pub fn next_attempt(&self) -> Option<Duration> {
+        match self.phase {
+            Phase::Waiting { until } => Some(until),
+            _ => None,
+        }
+    }
+
+    /// When the controller is given up, unless it is connected again before; `None` while it is in use, or is never given up.
+    #[must_use]
+    pub fn gives_up_at(&self) -> Option<Duration> {
+        self.loss_deadline().filter(|_| !self.is_over())
+    }
+
     /// Nothing is reconnected any more: given up, or stopped.
     #[must_use]
     pub fn is_over(&self) -> bool {

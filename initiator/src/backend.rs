@@ -1,6 +1,6 @@
 //! A remote disk as a backend: submit, flush and poll on the caller's own thread.
 
-use crate::driver::{Driver, DriverEvent, Factory, Impacted, PathStatus, Route, StartError};
+use crate::driver::{Driver, DriverEvent, Factory, Impacted, NamespaceState, PathStatus, Route, StartError};
 use crate::log::Log;
 use crate::sleep::{arm, sleep};
 use crate::transport::{AnyTransport, Transport};
@@ -159,6 +159,23 @@ impl<T: Transport> RemoteBackend<T> {
         self.happened += 1;
     }
 
+    /// Has the controllers say again which namespaces they have.
+    pub fn rescan(&mut self) {
+        self.driver.scan(self.start.elapsed());
+    }
+
+    /// Ends every association, and connects again, as after a loss: operations wait meanwhile.
+    pub fn reset(&mut self) {
+        self.driver.reset(self.start.elapsed());
+        self.happened += 1;
+    }
+
+    /// How long it is from now until a time on the driver's clock, such as those in [`PathStatus`].
+    #[must_use]
+    pub fn until(&self, at: Duration) -> Duration {
+        at.saturating_sub(self.start.elapsed())
+    }
+
     /// What a controller says of itself: that of the first path that is connected. `None` while there is none.
     #[must_use]
     pub fn controller(&self) -> Option<&ControllerInfo> {
@@ -231,6 +248,12 @@ impl<T: Transport> RemoteBackend<T> {
     /// The namespaces in use in whose place there is another disk now, and how it differs.
     pub fn foreign(&self) -> impl Iterator<Item = (Nsid, Mismatch)> + '_ {
         self.driver.foreign()
+    }
+
+    /// How a namespace is, as the controllers that are connected say; `None`: it was never seen.
+    #[must_use]
+    pub fn namespace_state(&self, nsid: Nsid) -> Option<NamespaceState> {
+        self.driver.namespace_state(nsid)
     }
 
     /// Whether the controller was lost for good: every operation fails with [`BlockError::Gone`].

@@ -317,7 +317,7 @@ impl<T: Transport> Engine<T> {
                 | DriverEvent::Restored(_)
                 | DriverEvent::PathReady(..)
                 | DriverEvent::PathForeign(..) => self.publish(),
-                DriverEvent::PathFailed(..) => {
+                DriverEvent::PathFailed(..) | DriverEvent::PathWaits(_) => {
                     let paths = self.driver.paths();
                     self.observers.snapshot.lock().unwrap_or_else(PoisonError::into_inner).paths = paths;
                 }

@@ -37,7 +37,7 @@
 //! | [`reservation`] | who may write to a disk: keys, reservations, and the fence of a standby |
 //! | [`identify`] | all that the controller says of itself and of a namespace |
 //! | [`raw`] | any Admin or I/O command, with a bounded amount of data |
-//! | [`discover`] | what a target exports |
+//! | [`discover`], [`Discovery`] | what a target exports, once or whenever it changes |
 //! | [`RemoteBackend`] | the same without a thread: submit, flush and poll on the caller's own, for the least latency |
 //! | [`TransportOptions`] | NVMe/RDMA or NVMe/TCP |
 //! | [`PathOptions`], [`PathPolicy`], [`PathStatus`] | further paths to the same subsystem; which of them is used; how they are |
@@ -91,8 +91,8 @@ pub use block_on::block_on;
 pub use buffer::{Buffer, SharedBuffer};
 pub use connection::{Connection, ConnectionState};
 pub use device::Device;
-pub use discover::discover;
-pub use driver::{AdminReply, Impacted, PathPolicy, PathStatus};
+pub use discover::{Discovery, discover};
+pub use driver::{AdminReply, Impacted, NamespaceState, PathPolicy, PathStatus};
 pub use error::{Effect, Error, Failed};
 pub use identity::HostIdentity;
 pub use nvme_proto::{Nqn, Nsid};

@@ -59,7 +59,10 @@ impl Log {
                 tracing::error!("the controller is given up: all I/O fails from now on");
             }
             DriverEvent::AuthenticatedAgain => tracing::info!("authenticated again"),
-            DriverEvent::NamespacesChanged | DriverEvent::Admin(..) | DriverEvent::Closed => {}
+            DriverEvent::NamespacesChanged
+            | DriverEvent::PathWaits(_)
+            | DriverEvent::Admin(..)
+            | DriverEvent::Closed => {}
         }
     }
 }

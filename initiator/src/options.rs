@@ -46,8 +46,10 @@ pub struct Options {
     pub write_queues: u16,
     /// Commands in an I/O queue: 2 to 1024.
     pub queue_depth: u16,
-    /// Keep Alive Timeout.
+    /// Keep Alive Timeout. [`crate::discover`] needs none.
     pub keep_alive: Duration,
+    /// Of discovery: stay connected, and hear of changes ([`crate::Discovery`]).
+    pub persistent: bool,
     /// Ask for submission queues without flow control. Over NVMe/TCP a read then needs no response of its own.
     pub disable_flow_control: bool,
     /// How long the set-up of one queue's connection may take; `None`: 3 s over RDMA, 10 s over TCP.
@@ -194,6 +196,7 @@ impl Options {
             write_queues: 0,
             queue_depth: 128,
             keep_alive: Duration::from_secs(5),
+            persistent: false,
             disable_flow_control: false,
             connect_timeout: None,
             io_timeout: Duration::from_secs(30),
@@ -309,11 +312,12 @@ impl Options {
     pub fn driver_config(&self) -> DriverConfig {
         let HostIdentity { nqn, id } = self.host;
         let association = if self.nqn == Nqn::DISCOVERY {
-            AssociationConfig::discovery(nqn, id, false)
+            AssociationConfig::discovery(nqn, id, self.persistent)
         } else {
             AssociationConfig::new(self.nqn, nqn, id)
         };
-        let keep_alive = if self.nqn == Nqn::DISCOVERY { Duration::ZERO } else { self.keep_alive };
+        let is_once = self.nqn == Nqn::DISCOVERY && !self.persistent;
+        let keep_alive = if is_once { Duration::ZERO } else { self.keep_alive };
         let loss = self.ctrl_loss_timeout;
         DriverConfig {
             address: self.address,

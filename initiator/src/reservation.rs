@@ -5,6 +5,7 @@
 
 use crate::raw::{IO_DATA_MAX, RawCommand};
 use crate::{Device, Error};
+use nvme_proto::Nsid;
 use nvme_proto::nvm::reservation as wire;
 use nvme_proto::opcode::NvmOpcode;
 use zerocopy::IntoBytes;
@@ -37,6 +38,43 @@ pub struct ReservationReport {
     pub persists: bool,
     /// Those that are registered: the first 15.
     pub registrants: Vec<Registrant>,
+}
+
+/// The commands of reservations, for [`Connection::raw_io`](crate::Connection::raw_io).
+impl RawCommand {
+    /// Reservation Register: `crkey` is the key that the host has, `nrkey` the one that it is to have.
+    #[must_use]
+    pub fn reservation_register(nsid: Nsid, register: &wire::Register, crkey: u64, nrkey: u64) -> Self {
+        let data = wire::RegisterData { crkey: crkey.into(), nrkey: nrkey.into() };
+        reservation(NvmOpcode::RESERVATION_REGISTER, nsid, register.cdw10(), data.as_bytes())
+    }
+
+    /// Reservation Acquire: `crkey` is the host's key, `prkey` that of those to preempt.
+    #[must_use]
+    pub fn reservation_acquire(nsid: Nsid, acquire: &wire::Acquire, crkey: u64, prkey: u64) -> Self {
+        let data = wire::AcquireData { crkey: crkey.into(), prkey: prkey.into() };
+        reservation(NvmOpcode::RESERVATION_ACQUIRE, nsid, acquire.cdw10(), data.as_bytes())
+    }
+
+    /// Reservation Release: `crkey` is the host's key.
+    #[must_use]
+    pub fn reservation_release(nsid: Nsid, release: &wire::Release, crkey: u64) -> Self {
+        let data = wire::ReleaseData { crkey: crkey.into() };
+        reservation(NvmOpcode::RESERVATION_RELEASE, nsid, release.cdw10(), data.as_bytes())
+    }
+
+    /// Reservation Report: [`wire::ReservationStatus::parse_extended`] reads what comes back, up to 15 registrants.
+    #[must_use]
+    pub fn reservation_report(nsid: Nsid) -> Self {
+        let report = wire::Report { len: IO_DATA_MAX as u64, extended: true, dispersed: false };
+        Self::new(NvmOpcode::RESERVATION_REPORT.0, nsid)
+            .with_dwords([report.cdw10(), report.cdw11(), 0, 0, 0, 0])
+            .receiving(IO_DATA_MAX as u32)
+    }
+}
+
+fn reservation(opcode: NvmOpcode, nsid: Nsid, cdw10: u32, data: &[u8]) -> RawCommand {
+    RawCommand::new(opcode.0, nsid).with_dwords([cdw10, 0, 0, 0, 0, 0]).sending(data.to_vec())
 }
 
 impl Device {
@@ -112,12 +150,8 @@ impl Device {
     /// # Errors
     /// What the controller says, and what ended the connection.
     pub async fn reservation_report(&self) -> Result<ReservationReport, Error> {
-        let report = wire::Report { len: IO_DATA_MAX as u64, extended: true, dispersed: false };
-        let command = RawCommand::new(NvmOpcode::RESERVATION_REPORT.0, self.nsid())
-            .with_dwords([report.cdw10(), report.cdw11(), 0, 0, 0, 0])
-            .receiving(IO_DATA_MAX as u32);
         let what = "a reservation report";
-        let data = self.raw(what, command).await?;
+        let data = self.raw(what, RawCommand::reservation_report(self.nsid())).await?;
         let Some((status, registrants)) = wire::ReservationStatus::parse_extended(&data) else {
             return Err(Error::System { what, reason: "the controller's answer is cut off".to_owned() });
         };
@@ -144,9 +178,8 @@ impl Device {
     ) -> Result<(), Error> {
         let persist = if persist { wire::PersistChange::PERSIST } else { wire::PersistChange::NONE };
         let register = wire::Register { action, ignore_key: false, persist, dispersed: false };
-        let data = wire::RegisterData { crkey: current.into(), nrkey: new.into() };
-        self.reserve("a registration", NvmOpcode::RESERVATION_REGISTER, register.cdw10(), data.as_bytes())
-            .await
+        let command = RawCommand::reservation_register(self.nsid(), &register, current, new);
+        self.raw("a registration", command).await.map(drop)
     }
 
     async fn take(
@@ -157,8 +190,8 @@ impl Device {
         kind: ReservationType,
     ) -> Result<(), Error> {
         let acquire = wire::Acquire { action, ignore_key: false, kind, dispersed: false };
-        let data = wire::AcquireData { crkey: key.into(), prkey: victim.into() };
-        self.reserve("an acquisition", NvmOpcode::RESERVATION_ACQUIRE, acquire.cdw10(), data.as_bytes()).await
+        let command = RawCommand::reservation_acquire(self.nsid(), &acquire, key, victim);
+        self.raw("an acquisition", command).await.map(drop)
     }
 
     async fn give_up(
@@ -168,20 +201,8 @@ impl Device {
         kind: ReservationType,
     ) -> Result<(), Error> {
         let release = wire::Release { action, ignore_key: false, kind, dispersed: false };
-        let data = wire::ReleaseData { crkey: key.into() };
-        self.reserve("a release", NvmOpcode::RESERVATION_RELEASE, release.cdw10(), data.as_bytes()).await
-    }
-
-    async fn reserve(
-        &self,
-        what: &'static str,
-        opcode: NvmOpcode,
-        cdw10: u32,
-        data: &[u8],
-    ) -> Result<(), Error> {
-        let command = RawCommand::new(opcode.0, self.nsid());
-        let command = command.with_dwords([cdw10, 0, 0, 0, 0, 0]).sending(data.to_vec());
-        self.raw(what, command).await.map(drop)
+        let command = RawCommand::reservation_release(self.nsid(), &release, key);
+        self.raw("a release", command).await.map(drop)
     }
 
     /// Sends a raw command to the disk that was opened; what it receives.

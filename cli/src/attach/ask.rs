@@ -1,9 +1,11 @@
 //! Asking the server of an attached disk for something, and waiting for it.
 
+use super::answer::{self, Question};
+use super::counted::Statistics;
 use super::detach::Process;
 use super::process::pid_namespace;
 use super::registry::Listed;
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use nvmf_attached::{Attachment, State, Supervisor};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
@@ -15,6 +17,18 @@ const UPGRADE_TIME_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
 impl Listed {
+    /// What the disk's server has done since it began to serve.
+    pub(crate) fn statistics(&self) -> Result<Statistics> {
+        self.check_is_served()?;
+        answer::ask(&self.answers(), Question::Statistics)?.context("its server's answer cannot be read")
+    }
+
+    /// Has the disk's server do something that it has not done yet when this ends.
+    pub(crate) fn ask(&self, question: Question) -> Result<()> {
+        self.check_is_served()?;
+        answer::ask(&self.answers(), question).map(drop)
+    }
+
     /// Has the disk's server connect again now, also to a target that was given up, and waits until it has.
     pub(crate) fn reconnect(&self) -> Result<()> {
         self.signal(Signal::USR1)?;
@@ -49,10 +63,9 @@ impl Listed {
         }
     }
 
-    fn signal(&self, signal: Signal) -> Result<()> {
-        let disk = &self.disk;
-        let pid = disk.pid;
-        match disk.state {
+    /// Fails where nobody could answer.
+    fn check_is_served(&self) -> Result<()> {
+        match self.disk.state {
             State::Killed => {
                 bail!("its server was killed: attach it again with the same arguments, and it goes on")
             }
@@ -60,8 +73,14 @@ impl Listed {
                 bail!("another version of nvmf serves it: use that, or detach it and attach it again")
             }
             State::Attaching => bail!("it is only being attached"),
-            _ => {}
+            _ => Ok(()),
         }
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        self.check_is_served()?;
+        let disk = &self.disk;
+        let pid = disk.pid;
         ensure!(
             disk.pid_namespace == pid_namespace(),
             "it is served by process {pid} of another PID namespace (a container's?): ask there"

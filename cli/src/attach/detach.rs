@@ -74,6 +74,15 @@ impl Listed {
         }
     }
 
+    /// Whether nobody uses its device, as far as can be seen. Of a socket that is whether it has no client.
+    pub(crate) fn is_idle(&self) -> bool {
+        let disk = &self.disk;
+        match &disk.device {
+            Some(device) => in_use::users(device, disk.pid).is_empty(),
+            None => self.statistics().is_ok_and(|statistics| statistics.clients == 0),
+        }
+    }
+
     /// The disk once another server has taken it over from one that was killed; `None` when none does.
     fn after_restart(&self) -> Option<Self> {
         let start = Instant::now();

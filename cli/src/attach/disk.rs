@@ -4,16 +4,19 @@ use anyhow::{Context, Result, ensure};
 use nvme_proto::Nsid;
 use nvmf_attached::{Attachment, Disk};
 use nvmf_block::{Geometry, Preferred};
-use nvmf_host::{CommandLimits, Namespace, NamespaceIdentity};
+use nvmf_host::{CommandLimits, ControllerInfo, Namespace, NamespaceIdentity};
 use nvmf_initiator::{Options, Preference};
 
 use super::nbd::DiskInfo;
 
 /// What is written down of a namespace.
-pub(super) fn record(namespace: &Namespace, subsystem_nqn: String) -> Disk {
+pub(super) fn record(namespace: &Namespace, controller: &ControllerInfo) -> Disk {
     let info = DiskInfo::from(namespace);
     Disk {
-        subsystem_nqn,
+        subsystem_nqn: controller.subsystem_nqn.clone(),
+        model: controller.model.clone(),
+        serial: controller.serial.clone(),
+        firmware: controller.firmware.clone(),
         uuid: namespace.uuid,
         nguid: namespace.nguid,
         eui64: namespace.eui64,
@@ -106,7 +109,8 @@ mod tests {
         };
         let namespace = namespace(&attached).unwrap();
         assert_eq!(namespace.geometry.bytes(), 1 << 30);
-        let recorded = record(&namespace, "nqn.2026-11.com.example:a".to_owned());
+        let subsystem_nqn = "nqn.2026-11.com.example:a".to_owned();
+        let recorded = record(&namespace, &ControllerInfo { subsystem_nqn, ..ControllerInfo::default() });
         assert_eq!(Some(recorded), attached.disk);
         let identity = identity(&attached).unwrap();
         assert_eq!((identity.uuid, identity.geometry.blocks), ([7; 16], 1 << 18));

@@ -7,7 +7,9 @@
 //! | `form` | as what a disk appears: a block device, or a socket |
 //! | `serve` | the server's process: what the servers of all forms have in common |
 //! | `stop` | what it is asked for |
-//! | `ask` | asking it: to connect again, to make room for a newer version |
+//! | `ask` | asking it: to connect again, to make room for a newer version, what it has done |
+//! | `answer` | what it answers, and on which socket |
+//! | `counted` | what it has done |
 //! | `process` | what that process asks of the system for itself |
 //! | `ublk` | `/dev/ublkbN` |
 //! | `vhost` | the disk of a virtual machine: vhost-user-blk |
@@ -22,7 +24,9 @@
 //! | `registry` | what is attached |
 //! | `lock` | who serves a disk |
 
+mod answer;
 mod ask;
+mod counted;
 mod detach;
 mod disk;
 mod errno;
@@ -41,6 +45,8 @@ mod stop;
 mod ublk;
 mod vhost;
 
+pub(crate) use answer::Question;
+pub(crate) use counted::{Kind, Statistics, step_us};
 pub(crate) use form::Form;
 pub(crate) use guard::{Restart, guard};
 pub(crate) use registry::{Listed, Registry};
@@ -77,6 +83,8 @@ pub(crate) struct AttachOptions {
     pub(crate) socket: SocketOptions,
     /// Attach it though it is attached already.
     pub(crate) duplicate: bool,
+    /// The discovery service attaches it, and detaches it when it is gone.
+    pub(crate) by_discovery: bool,
 }
 
 /// An NBD socket, and who may use it.

@@ -5,6 +5,7 @@
 //! | `ID.json` | the [`Attachment`] |
 //! | `ID.lock` | locked by the disk's server while it lives; holds what it ended with |
 //! | `ID.fence` | what may still be carried out at the target when the server is killed (`fence`) |
+//! | `ID.ask` | the socket on which its server is asked what it has done (`answer`) |
 //! | `ID.log` | the log of a server in the background |
 //!
 //! Whether a server lives is asked of the lock, which the kernel frees with its process: a process number says nothing
@@ -27,7 +28,7 @@ use std::path::{Path, PathBuf};
 /// Entries that one process number may have, in as many PID namespaces.
 const SAME_NUMBER_MAX: u32 = 1000;
 /// The files of an entry. The lock is removed last: it says until then whose they are.
-const EXTENSIONS: [&str; 5] = ["json", "draft", "fence", "log", "lock"];
+const EXTENSIONS: [&str; 6] = ["json", "draft", "fence", "ask", "log", "lock"];
 
 /// The folder.
 #[derive(Debug, Clone)]
@@ -254,6 +255,11 @@ impl Claim {
         FenceFile::open(&self.registry.path(&self.id, "fence"))
     }
 
+    /// Where this server is asked.
+    pub(super) fn answers(&self) -> PathBuf {
+        self.registry.path(&self.id, "ask")
+    }
+
     /// Where this server's log goes.
     pub(super) fn log(&self) -> PathBuf {
         self.registry.path(&self.id, "log")
@@ -298,6 +304,11 @@ impl Claim {
 }
 
 impl Listed {
+    /// What the entry is called.
+    pub(crate) fn id(&self) -> &str {
+        &self.id
+    }
+
     /// Takes over a disk whose server was killed; `None` when somebody else has, or nobody can.
     pub(super) fn take_over(self) -> Result<Option<(Claim, Attachment)>> {
         let Some(lock) = self.registry.lock_dead(&self.id) else { return Ok(None) };
@@ -319,9 +330,19 @@ impl Listed {
         self.written != State::Attaching && disk.disk.is_some() && is_there
     }
 
+    /// Where its server is asked.
+    pub(super) fn answers(&self) -> PathBuf {
+        self.registry.path(&self.id, "ask")
+    }
+
     /// The entry as it is now, and whether its server lives.
     pub(super) fn again(&self) -> Option<Self> {
         self.registry.read(self.id.clone())
+    }
+
+    /// Whether there is still an entry.
+    pub(crate) fn exists(&self) -> bool {
+        self.now().is_some()
     }
 
     /// Whether its server lives.

@@ -1,5 +1,6 @@
 //! A remote namespace on the thread that serves it as a disk: connected, watched, and left in order.
 
+use super::counted::{Counted, Counters};
 use super::fence::{Fence, FenceFile};
 use super::serve::{Change, lock_disk};
 use super::{AttachOptions, disk};
@@ -11,14 +12,14 @@ use nvme_proto::admin::log_page::AnaState;
 use nvme_proto::fabrics::discovery::TransportType;
 use nvmf_attached::{AttachedPath, Attachment, DiskLock, State};
 use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Tag};
-use nvmf_host::{AssociationError, Namespace};
+use nvmf_host::{ControllerInfo, Namespace};
 use nvmf_initiator::transport::AnyTransport;
-use nvmf_initiator::{ConnectionState, PathStatus, RemoteBackend};
+use nvmf_initiator::{ConnectionState, NamespaceState, PathStatus, RemoteBackend};
 use nvmf_spin::Spin;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{oneshot, watch};
 
 /// How long requests under way and the last flush may take together when a disk is detached.
@@ -50,6 +51,9 @@ pub(super) enum End {
 pub(super) struct Control {
     end: AtomicU8,
     reconnect: AtomicBool,
+    rescan: AtomicBool,
+    reset: AtomicBool,
+    counters: Arc<Counters>,
     /// The thread was woken; set after that.
     rung: AtomicBool,
     wakeup: EventFd,
@@ -59,8 +63,34 @@ impl Control {
     pub(super) fn new() -> Result<Arc<Self>> {
         let wakeup = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let end = AtomicU8::new(End::NotYet as u8);
-        let (reconnect, rung) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Arc::new(Self { end, reconnect, rung, wakeup }))
+        let off = || AtomicBool::new(false);
+        let counters = Arc::default();
+        Ok(Arc::new(Self {
+            end,
+            reconnect: off(),
+            rescan: off(),
+            reset: off(),
+            counters,
+            rung: off(),
+            wakeup,
+        }))
+    }
+
+    /// What the thread has done.
+    pub(super) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Has the thread ask the target again which namespaces there are.
+    pub(super) fn rescan(&self) {
+        self.rescan.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Has the thread end its connections and connect again.
+    pub(super) fn reset(&self) {
+        self.reset.store(true, Ordering::Release);
+        self.wake();
     }
 
     /// Has the thread connect again, also to a target that it gave up.
@@ -139,7 +169,7 @@ pub(super) fn changes(mut states: watch::Receiver<Change>) -> impl AsyncFnMut() 
 
 /// The state that a thread's connection begins with.
 pub(super) fn first(origin: &Origin) -> (watch::Sender<Change>, watch::Receiver<Change>) {
-    let state = origin.first_state();
+    let state = if origin.before.is_some() { State::Reconnecting } else { State::Live };
     let bytes = origin.before.as_ref().map_or(0, |before| before.size);
     watch::channel(Change { state, reason: None, bytes, paths: Vec::new() })
 }
@@ -156,10 +186,6 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    fn first_state(&self) -> ConnectionState {
-        if self.before.is_some() { ConnectionState::Connecting } else { ConnectionState::Live }
-    }
-
     /// Longer than commands of a server that was killed are carried out, where nothing more is known.
     fn quiesce_max(&self) -> Duration {
         self.options.connection.keep_alive.saturating_mul(2) + UNKNOWN_QUIESCE
@@ -180,8 +206,8 @@ pub(super) fn in_thread<T: Send + 'static>(
 #[derive(Debug, Clone)]
 pub(super) struct Found {
     pub(super) namespace: Namespace,
-    /// The subsystem as its controller names itself.
-    pub(super) subsystem_nqn: String,
+    /// What its controller says of itself; nothing, of a disk that is taken over.
+    pub(super) controller: ControllerInfo,
     /// Over what it is connected; `None` for a disk that is taken over.
     pub(super) via: Option<Via>,
     /// What is said of the choice, if there was one and nobody made it.
@@ -190,13 +216,11 @@ pub(super) struct Found {
 
 /// The connection of a disk's thread.
 pub(super) struct Remote {
-    pub(super) backend: RemoteBackend<AnyTransport>,
+    pub(super) backend: Counted<RemoteBackend<AnyTransport>>,
     pub(super) found: Found,
     control: Arc<Control>,
     changes: watch::Sender<Change>,
-    /// What was told last: the state, the loss, the disk's size, and of how much of what happened.
-    state: ConnectionState,
-    loss: Option<AssociationError>,
+    /// Of how much of what happened was told, and which size the disk had then.
     happened: u64,
     bytes: u64,
     fence: FenceFile,
@@ -233,8 +257,8 @@ impl Remote {
                 if let Some(left) = &left {
                     unknown_quiesce = left.quiesce();
                 }
-                let subsystem_nqn = String::new();
-                (backend, Found { namespace, subsystem_nqn, via: None, choice: None }, lock)
+                let controller = ControllerInfo::default();
+                (backend, Found { namespace, controller, via: None, choice: None }, lock)
             }
             None => {
                 let reached = reach(connection.clone(), async |options| RemoteBackend::connect(&options));
@@ -246,23 +270,21 @@ impl Remote {
                     Some(_) => None,
                     None => taken_of(&connection.nqn, nsid, backend.namespaces()),
                 };
-                let subsystem_nqn = backend.controller().map(|controller| controller.subsystem_nqn.clone());
-                let subsystem_nqn = subsystem_nqn.unwrap_or_default();
-                (backend, Found { namespace, subsystem_nqn, via: Some(via), choice }, lock)
+                let controller = backend.controller().cloned().unwrap_or_default();
+                (backend, Found { namespace, controller, via: Some(via), choice }, lock)
             }
         };
         // What is issued first may be issued before the controller is known here.
         let fenced = Fence::new(&backend.impacted(unknown_quiesce));
         fence.write(Some(&fenced))?;
+        let counters = Arc::clone(&control.counters);
         Ok(Self {
             bytes: found.namespace.geometry.bytes(),
             found,
             control,
             changes,
-            state: origin.first_state(),
             happened: 0,
-            backend,
-            loss: None,
+            backend: Counted::new(backend, counters),
             fence,
             fenced,
             unknown_quiesce,
@@ -298,20 +320,20 @@ impl Remote {
 
     /// Sleeps until there is something to do: at the latest after `most`, or when `requests` is readable.
     pub(super) fn sleep(&mut self, most: Duration, requests: BorrowedFd<'_>) {
-        self.backend.sleep_for(most, &[requests, self.control.wakeup.as_fd()]);
+        self.backend.inner.sleep_for(most, &[requests, self.control.wakeup.as_fd()]);
         self.woken();
     }
 
     /// Prepares a sleep that ends when one of [`Remote::descriptors`] is readable: for how long it may be, at most; `None`
     /// when there is something to do already. [`Remote::woken`] follows it.
     pub(super) fn arm(&mut self) -> Option<Duration> {
-        self.backend.arm()
+        self.backend.inner.arm()
     }
 
     /// The connection's descriptor and the control's. `u32`: the number of the connection's transport, which tells its
     /// descriptor from that of the one before.
     pub(super) fn descriptors(&self) -> [Option<(BorrowedFd<'_>, u32)>; 2] {
-        [self.backend.descriptor(), Some((self.control.wakeup.as_fd(), 0))]
+        [self.backend.inner.descriptor(), Some((self.control.wakeup.as_fd(), 0))]
     }
 
     /// A sleep is over.
@@ -325,30 +347,66 @@ impl Remote {
     }
 
     fn tell(&mut self) {
-        if self.control.reconnect.swap(false, Ordering::Acquire) {
-            self.backend.reconnect();
+        let asked = |what: &AtomicBool| what.load(Ordering::Relaxed) && what.swap(false, Ordering::Acquire);
+        let backend = &mut self.backend.inner;
+        if asked(&self.control.reconnect) {
+            backend.reconnect();
         }
-        let (state, loss, happened) = (self.backend.state(), self.backend.loss(), self.backend.happened());
-        if self.state == state && self.loss.as_ref() == loss && self.happened == happened {
+        if asked(&self.control.rescan) {
+            backend.rescan();
+        }
+        if asked(&self.control.reset) {
+            backend.reset();
+        }
+        let happened = backend.happened();
+        if self.happened == happened {
             return;
         }
-        self.loss = loss.cloned();
-        (self.state, self.happened) = (state, happened);
+        self.happened = happened;
         // Before anything else is connected.
         self.write_fence();
-        let nsid = self.found.namespace.nsid;
-        let foreign = self.backend.foreign().find(|(other, _)| *other == nsid);
-        let mismatch = foreign.map(|(_, mismatch)| mismatch);
-        if state == ConnectionState::Live {
-            self.bytes = self.bytes.max(self.backend.bytes(nsid).unwrap_or_default());
+        let (state, reason) = self.state();
+        if state == State::Live {
+            let bytes = self.backend.inner.bytes(self.found.namespace.nsid);
+            self.bytes = self.bytes.max(bytes.unwrap_or_default());
         }
-        let change = Change::new(state, self.loss.as_ref(), mismatch, self.bytes, self.paths());
-        self.changes.send_replace(change);
+        self.changes.send_replace(Change { state, reason, bytes: self.bytes, paths: self.paths() });
+    }
+
+    /// The disk's state, and why it cannot be used if it cannot.
+    fn state(&self) -> (State, Option<String>) {
+        let backend = &self.backend.inner;
+        let nsid = self.found.namespace.nsid;
+        let state = backend.state();
+        if matches!(state, ConnectionState::Connecting | ConnectionState::Lost) {
+            return (state_of(state), backend.loss().map(ToString::to_string));
+        }
+        match backend.namespace_state(nsid) {
+            Some(NamespaceState::Foreign(mismatch)) => (State::Foreign, Some(mismatch.to_string())),
+            Some(NamespaceState::Inaccessible) => {
+                let states = backend.paths().into_iter().flat_map(|path| path.access);
+                let states = states.filter(|(of, _)| *of == nsid).map(|(_, state)| ana_name(state));
+                let states = states.collect::<Vec<_>>().join(", ");
+                (
+                    State::Inaccessible,
+                    Some(format!("the target gives no access to namespace {nsid} now (ANA: {states})")),
+                )
+            }
+            Some(NamespaceState::Unknown) => (
+                State::Inaccessible,
+                Some(format!("the target cannot say now which disk namespace {nsid} is")),
+            ),
+            Some(NamespaceState::Removed) => (
+                State::Removed,
+                Some(format!("the target does not have namespace {nsid} any more, or not for this host")),
+            ),
+            _ => (State::Live, None),
+        }
     }
 
     /// Writes down which controllers may have what is issued from now on.
     fn write_fence(&mut self) {
-        let now = Fence::new(&self.backend.impacted(self.unknown_quiesce));
+        let now = Fence::new(&self.backend.inner.impacted(self.unknown_quiesce));
         if now != self.fenced {
             match self.fence.write(Some(&now)) {
                 Ok(()) => self.fenced = now,
@@ -362,23 +420,27 @@ impl Remote {
     /// Ends the connection in order: nothing of it can be carried out later, if all has ended.
     pub(super) fn hand_over(mut self, nothing_is_under_way: bool) {
         let fence = self.fence.clone();
-        let is_connected = matches!(self.backend.state(), ConnectionState::Live | ConnectionState::Foreign);
-        let may_be_clean = nothing_is_under_way && is_connected && !self.backend.is_fenced();
+        let is_connected =
+            matches!(self.backend.inner.state(), ConnectionState::Live | ConnectionState::Foreign);
+        let may_be_clean = nothing_is_under_way && is_connected && !self.backend.inner.is_fenced();
         self.shut_down();
-        if may_be_clean && self.backend.state() == ConnectionState::Lost {
+        if may_be_clean && self.backend.inner.state() == ConnectionState::Lost {
             // The worst is there already.
             let _ = fence.write(None);
         }
     }
 
-    /// The paths, as they are written down; none where there is one only.
+    /// The paths, as they are written down.
     fn paths(&self) -> Vec<AttachedPath> {
+        let backend = &self.backend.inner;
         let nsid = self.found.namespace.nsid;
-        let paths = self.backend.paths();
-        let several = paths.len() > 1;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let at = |time: Duration| u64::try_from((now + backend.until(time)).as_millis()).ok();
         let attached = |path: PathStatus| AttachedPath {
             address: path.address.to_string(),
             transport: if path.transport == TransportType::TCP { "tcp" } else { "rdma" }.to_owned(),
+            source: path.source.map(|source| source.ip().to_string()),
+            cntlid: path.controller.map(|cntlid| cntlid.0),
             state: state_of(path.state),
             ana_state: path
                 .access
@@ -386,8 +448,10 @@ impl Remote {
                 .find(|(of, _)| *of == nsid)
                 .map(|(_, access)| ana_name(*access).to_owned()),
             reason: path.lost.map(|error| error.to_string()),
+            next_attempt: path.next_attempt.and_then(at),
+            gives_up: path.gives_up_at.and_then(at),
         };
-        paths.into_iter().filter(|_| several).map(attached).collect()
+        backend.paths().into_iter().map(attached).collect()
     }
 
     /// Flushes what was written, if that is possible until then, and ends the connection.
@@ -403,11 +467,11 @@ impl Remote {
     }
 
     fn shut_down(&mut self) {
-        self.backend.shutdown();
+        self.backend.inner.shutdown();
         let deadline = Instant::now() + CLOSE_TIME_MAX;
-        while self.backend.state() != ConnectionState::Lost && Instant::now() < deadline {
-            if !self.backend.turn() {
-                self.backend.sleep_for(deadline.saturating_duration_since(Instant::now()), &[]);
+        while self.backend.inner.state() != ConnectionState::Lost && Instant::now() < deadline {
+            if !self.backend.inner.turn() {
+                self.backend.inner.sleep_for(deadline.saturating_duration_since(Instant::now()), &[]);
             }
         }
     }
@@ -435,7 +499,7 @@ impl Remote {
             if Instant::now() >= until {
                 return Err(anyhow!("it took too long"));
             }
-            self.backend.sleep_for(until.saturating_duration_since(Instant::now()), &[]);
+            self.backend.inner.sleep_for(until.saturating_duration_since(Instant::now()), &[]);
         }
     }
 }

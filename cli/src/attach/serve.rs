@@ -1,17 +1,18 @@
 //! The process behind an attached disk: what the servers of all forms have in common.
 
+use super::answer::Answers;
 use super::form::Server;
 use super::guard::{Guard, Restart};
 use super::registry::{Claim, Registry};
-use super::remote::{Control, End, Found, Origin, state_of};
+use super::remote::{Control, End, Found, Origin};
 use super::stop::{Stop, Wish};
 use super::{AttachOptions, disk, in_use, process, socket, ublk, vhost};
 use crate::print::chain;
 use crate::runtime::run;
 use anyhow::{Context, Result, bail};
 use nvmf_attached::{AttachedPath, Attachment, DiskLock, State, Supervisor, VERSION};
-use nvmf_host::{AssociationError, Mismatch, Namespace};
-use nvmf_initiator::ConnectionState;
+use nvmf_host::Namespace;
+use nvmf_initiator::PathPolicy;
 use nvmf_initiator::auth::system_random;
 use sd_notify::NotifyState;
 use serde::{Deserialize, Serialize};
@@ -19,6 +20,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
@@ -197,6 +199,7 @@ impl Begun {
             let mut service = Service {
                 origin,
                 claim,
+                answers: Answers::new(claim.answers()),
                 stop,
                 announce,
                 entry,
@@ -217,7 +220,17 @@ impl Begun {
             // One that was asked to end while it was in use still is.
             let is_ending = before.state == State::Ending;
             let state = if is_ending { State::Ending } else { State::Reconnecting };
-            return Ok(Attachment { address, pid, pid_namespace, state, supervisor, ..before.clone() });
+            // None of its paths is connected yet.
+            let paths = Vec::new();
+            return Ok(Attachment {
+                address,
+                pid,
+                pid_namespace,
+                state,
+                supervisor,
+                paths,
+                ..before.clone()
+            });
         }
         let mut mark = [0; 8];
         system_random(&mut mark).context("the system has no random numbers")?;
@@ -231,9 +244,22 @@ impl Begun {
             mark: u64::from_ne_bytes(mark) | 1,
             asked_nsid: options.nsid.map(|nsid| nsid.0),
             is_duplicate: options.duplicate,
+            by_discovery: options.by_discovery,
+            host_nqn: options.connection.host.nqn.to_string(),
+            host_id: uuid::Uuid::from_bytes(options.connection.host.id.0).to_string(),
+            iopolicy: policy_name(options.connection.path_policy).to_owned(),
             supervisor,
             ..Attachment::default()
         })
+    }
+}
+
+/// What nvme-cli and the kernel call it.
+fn policy_name(policy: PathPolicy) -> &'static str {
+    match policy {
+        PathPolicy::RoundRobin => "round-robin",
+        PathPolicy::QueueDepth => "queue-depth",
+        PathPolicy::Latency => "latency",
     }
 }
 
@@ -270,31 +296,13 @@ pub(super) fn lock_disk(options: &AttachOptions, namespace: &Namespace) -> Resul
 /// What has become of a disk's connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Change {
-    pub(super) state: ConnectionState,
+    pub(super) state: State,
     /// Why, where the disk cannot be used.
     pub(super) reason: Option<String>,
     /// Bytes in the disk.
     pub(super) bytes: u64,
-    /// The paths, where there are several.
+    /// The paths.
     pub(super) paths: Vec<AttachedPath>,
-}
-
-impl Change {
-    /// `loss`: why the controller is away. `mismatch`: how the disk behind the namespace differs, if it is another.
-    pub(super) fn new(
-        state: ConnectionState,
-        loss: Option<&AssociationError>,
-        mismatch: Option<Mismatch>,
-        bytes: u64,
-        paths: Vec<AttachedPath>,
-    ) -> Self {
-        let reason = match state {
-            ConnectionState::Live => None,
-            ConnectionState::Foreign => mismatch.map(|mismatch| mismatch.to_string()),
-            ConnectionState::Connecting | ConnectionState::Lost => loss.map(ToString::to_string),
-        };
-        Self { state, reason, bytes, paths }
-    }
 }
 
 /// Where a disk is.
@@ -312,6 +320,7 @@ pub(super) struct Place {
 pub(super) struct Service<'a> {
     pub(super) origin: Origin,
     claim: &'a Claim,
+    answers: Answers,
     pub(super) stop: Stop,
     announce: &'a mut dyn FnMut(&Attachment) -> Result<()>,
     entry: Attachment,
@@ -345,7 +354,7 @@ impl Service<'_> {
     /// Writes down what is about to be made, so that it can be cleared away if this process is killed meanwhile; what is
     /// taken over is written down already. From now on somebody looks after this process.
     pub(super) fn place(&mut self, found: &Found, place: Place) -> Result<()> {
-        let Found { namespace, subsystem_nqn, via, choice } = found;
+        let Found { namespace, controller, via, choice } = found;
         if let Some(via) = via {
             let notes: Vec<_> = place.note.iter().chain(choice).map(String::as_str).collect();
             self.entry = Attachment {
@@ -360,7 +369,7 @@ impl Service<'_> {
                 socket: place.socket,
                 vhost_user: place.vhost_user,
                 note: (!notes.is_empty()).then(|| notes.join("; ")),
-                disk: Some(disk::record(namespace, subsystem_nqn.clone())),
+                disk: Some(disk::record(namespace, controller)),
                 ..self.entry.clone()
             };
             self.claim.write(&self.entry)?;
@@ -394,7 +403,7 @@ impl Service<'_> {
     /// until it is asked for twice. `resize` tells the machine the disk's new size.
     pub(super) async fn until_ended(
         &mut self,
-        control: &Control,
+        control: &Arc<Control>,
         mut changed: impl AsyncFnMut() -> Change,
         resize: impl AsyncFn(u64) -> Result<()>,
     ) -> End {
@@ -415,6 +424,7 @@ impl Service<'_> {
                     }
                     self.connection_is(change);
                 }
+                () = self.answers.next(control) => {}
                 _ = log.tick() => self.bound_log(),
             }
         }
@@ -477,7 +487,7 @@ impl Service<'_> {
         // An end that is put off is what counts, and its reason.
         if self.entry.state != State::Ending {
             self.entry.reason = reason.or_else(|| self.growth.clone());
-            self.entry.state = state_of(state);
+            self.entry.state = state;
         }
         self.set(self.entry.state);
     }

@@ -261,6 +261,7 @@ fn run(origin: &Origin, clients: Clients, wires: Wires<Up>) -> Result<()> {
         }
         let worked = server.turn(now, &mut remote.backend);
         server.grow(remote.bytes());
+        control.counters().set_clients(server.clients());
         if server.is_deserted()
             && let Some(gone) = gone.take()
         {

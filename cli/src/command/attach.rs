@@ -3,12 +3,12 @@
 use super::persist;
 use super::target::NamespaceArguments;
 use super::{Format, Output};
-use crate::attach::{self, AttachOptions, Ended, Form, Listed, Registry, Restart, SocketOptions};
+use crate::attach::{self, AttachOptions, Ended, Form, Listed, Question, Registry, Restart, SocketOptions};
 use crate::print::{ERROR_PREFIX, OutputClosed, chain, human, line, print_json, wrong_arguments};
 use anyhow::{Context, Result, bail, ensure};
 use nvme_proto::{Nqn, Nsid};
 use nvmf_attached::Attachment;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -52,6 +52,9 @@ pub(super) struct DiskArguments {
     /// Attach the disk though it is attached on this machine: a file system that both attachments write to is destroyed
     #[arg(short = 'D', long)]
     duplicate_connect: bool,
+    /// Detach it when its discovery controller lists it no more (what `discoverd` says)
+    #[arg(long, hide = true)]
+    by_discovery: bool,
 }
 
 /// Permissions, in octal.
@@ -104,10 +107,13 @@ pub(crate) struct Named {
 }
 
 #[derive(clap::Args)]
-#[command(group = clap::ArgGroup::new("which").required(true).args(["name", "nqn", "socket", "all"]))]
+#[command(group = clap::ArgGroup::new("which").required(true).args(["name", "device", "nqn", "socket", "all"]))]
 pub(crate) struct Detach {
     /// The block device, the NBD socket, or the NQN
     name: Option<OsString>,
+    /// The same, as nvme-cli's `disconnect` has it
+    #[arg(short = 'd', long, value_name = "DEVICE", conflicts_with = "name")]
+    device: Option<OsString>,
     /// NQN of the subsystem: every disk of it, or the one of --nsid
     #[arg(short = 'n', long)]
     nqn: Option<Nqn>,
@@ -121,6 +127,13 @@ pub(crate) struct Detach {
     #[arg(long)]
     all: bool,
     /// Detach a disk that is in use: its users get I/O errors
+    #[arg(short, long)]
+    force: bool,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct DetachAll {
+    /// Detach also disks that are in use: their users get I/O errors
     #[arg(short, long)]
     force: bool,
 }
@@ -150,6 +163,7 @@ impl DiskArguments {
                 block_status: self.block_status,
             },
             duplicate: self.duplicate_connect,
+            by_discovery: self.by_discovery,
         })
     }
 
@@ -291,15 +305,37 @@ impl Named {
         })
     }
 
-    fn each(&self, act: impl Fn(&Listed) -> Result<()>) -> Result<()> {
-        let path = path(Path::new(&self.name))?;
-        let mut disks = Registry::of_this_user().list()?;
-        disks.retain(|Listed { disk, .. }| {
-            self.name == disk.nqn.as_str() || [&disk.device, &disk.socket].contains(&&Some(path.clone()))
-        });
-        ensure!(!disks.is_empty(), "no such disk is attached: `nvmf list` shows those that are");
-        for_each(&disks, act)
+    /// Has the servers of these disks ask their targets again which namespaces there are.
+    pub(crate) fn rescan(&self) -> Result<()> {
+        self.each(|listed| listed.ask(Question::Rescan))
     }
+
+    /// Has the servers of these disks end their connections and connect again.
+    pub(crate) fn reset(&self) -> Result<()> {
+        self.each(|listed| listed.ask(Question::Reset))
+    }
+
+    fn each(&self, act: impl Fn(&Listed) -> Result<()>) -> Result<()> {
+        for_each(&named(&self.name)?, act)
+    }
+}
+
+/// The disks that are attached and have this name: a block device, a socket, an NQN. At least one.
+pub(super) fn named(name: &OsStr) -> Result<Vec<Listed>> {
+    let mut disks = Vec::new();
+    for listed in Registry::of_this_user().list()? {
+        if is_named(&listed.disk, name)? {
+            disks.push(listed);
+        }
+    }
+    ensure!(!disks.is_empty(), "no such disk is attached: `nvmf list` shows those that are");
+    Ok(disks)
+}
+
+/// Whether this names the disk.
+pub(super) fn is_named(disk: &Attachment, name: &OsStr) -> Result<bool> {
+    let path = Some(path(Path::new(name))?);
+    Ok(name == disk.nqn.as_str() || [&disk.device, &disk.socket].contains(&&path))
 }
 
 /// Does something with each of the disks, and goes on with the others where that fails.
@@ -361,25 +397,35 @@ pub(super) fn report(format: Format, disk: &Attachment) -> Result<()> {
     line(format_args!("End it:  nvmf detach {place}"))
 }
 
+impl DetachAll {
+    pub(crate) fn run(&self) -> Result<()> {
+        detach(&Registry::of_this_user().list()?, self.force)
+    }
+}
+
+fn detach(disks: &[Listed], force: bool) -> Result<()> {
+    for_each(disks, |listed| {
+        listed.detach(force)?;
+        line(format_args!("detached {}", listed.disk))
+    })
+}
+
 impl Detach {
     pub(crate) fn run(&self) -> Result<()> {
         let mut disks = Registry::of_this_user().list()?;
-        let (named, socket) =
-            (self.name.as_deref().map(Path::new).map(path), self.socket.as_deref().map(path));
+        let name = self.name.as_deref().or(self.device.as_deref());
+        let (named, socket) = (name.map(Path::new).map(path), self.socket.as_deref().map(path));
         let (named, socket) = (named.transpose()?, socket.transpose()?);
         disks.retain(|listed| {
             let disk = &listed.disk;
             let by_nqn = self.nqn.is_some_and(|nqn| disk.nqn == nqn.as_str())
-                || self.name.as_deref().is_some_and(|name| name == disk.nqn.as_str());
+                || name.is_some_and(|name| name == disk.nqn.as_str());
             let is_at =
                 |path: &Option<PathBuf>| path.is_some() && [&disk.device, &disk.socket].contains(&path);
             let is_meant = self.all || by_nqn || is_at(&named) || (socket.is_some() && socket == disk.socket);
             is_meant && self.nsid.is_none_or(|nsid| nsid == disk.nsid)
         });
         ensure!(self.all || !disks.is_empty(), "no such disk is attached: `nvmf list` shows those that are");
-        for_each(&disks, |listed| {
-            listed.detach(self.force)?;
-            line(format_args!("detached {}", listed.disk))
-        })
+        detach(&disks, self.force)
     }
 }

@@ -1,28 +1,66 @@
 //! `nvmf discover`.
 
-use super::{Format, Output, TargetArguments};
+use super::connect_all::SourceArguments;
+use super::{Format, Output, TargetArguments, given_options};
 use crate::connect::{is_unreachable, reach};
-use crate::print::{chain, line, print_json};
+use crate::discovery::{Announced, Browser, Controller};
+use crate::print::{OutputClosed, chain, line, print_json};
 use crate::runtime::run;
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, ensure};
 use nvme_proto::Nqn;
 use nvme_proto::fabrics::discovery::{
     AddressFamily, DiscoveryEntry, EFLAGS_DUPRETINFO, EFLAGS_EPCSD, RdmaProviderType, SubsystemType,
     TREQ_SQFCD, TransportType,
 };
+use nvmf_initiator::Options;
 use serde_json::json;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::sync::mpsc::unbounded_channel;
+use tokio::time::timeout;
+
+/// How long announcements on the network are waited for.
+const LISTEN: Duration = Duration::from_secs(4);
 
 #[derive(clap::Args)]
 pub(crate) struct Discover {
     #[command(flatten)]
     target: TargetArguments,
     #[command(flatten)]
+    sources: SourceArguments,
+    /// Ask the discovery controllers that are announced on the network (multicast DNS)
+    #[arg(long, conflicts_with_all = ["traddr", "config"])]
+    mdns: bool,
+    #[command(flatten)]
     output: Output,
 }
 
 impl Discover {
     pub(crate) fn run(&self) -> Result<()> {
-        let options = self.target.options(Nqn::DISCOVERY)?;
+        if self.target.names_a_target() {
+            return self.ask(self.target.options(Nqn::DISCOVERY)?);
+        }
+        let controllers = if self.mdns {
+            announced()?
+        } else {
+            let sources = self.sources.read(&self.target)?;
+            self.sources.check(&sources)?;
+            sources.controllers
+        };
+        let mut failures = Vec::new();
+        for controller in &controllers {
+            match controller.connection().and_then(|options| self.ask(options)) {
+                Ok(()) => {}
+                Err(error) if error.is::<OutputClosed>() => return Err(error),
+                Err(error) => failures.push(format!("{}: {}", controller.place, chain(&error))),
+            }
+        }
+        ensure!(failures.is_empty(), "{}", failures.join("; "));
+        Ok(())
+    }
+
+    /// Asks one controller, and prints what it lists.
+    fn ask(&self, options: Options) -> Result<()> {
         let (log, _) =
             run(reach(options, nvmf_initiator::discover)).map_err(|error| self.explained(error))?;
         if self.output.format == Format::Json {
@@ -62,6 +100,25 @@ impl Discover {
         }
         error
     }
+}
+
+/// Those that are announced on the network within a few seconds.
+fn announced() -> Result<Vec<Controller>> {
+    let places = run(async {
+        let (tell, mut heard) = unbounded_channel::<Announced>();
+        let _browser = Browser::start(&tell)?;
+        let mut found = BTreeMap::new();
+        let all = async {
+            while let Some(Announced { kind, places }) = heard.recv().await {
+                found.insert(kind, places);
+            }
+        };
+        let _ = timeout(LISTEN, all).await;
+        Ok(found.into_values().flatten().collect::<Vec<_>>())
+    })?;
+    ensure!(!places.is_empty(), "no discovery controller is announced on this network (multicast DNS)");
+    let options = given_options();
+    Ok(places.into_iter().map(|place| Controller { place, options: options.clone() }).collect())
 }
 
 /// An entry under nvme-cli's names.

@@ -5,29 +5,35 @@
 
 mod attach;
 mod compare;
+mod connect_all;
 mod dhchap_key;
 mod discover;
 mod doctor;
 mod identify;
+mod info;
 mod list;
+mod list_subsys;
 mod nvm;
 pub(crate) mod persist;
 mod raw;
 mod refused;
 mod serve_vhost;
+mod show_regs;
 mod smart_log;
 mod target;
 mod tls_key;
+mod top;
 mod transfer;
 
+use crate::discovery::given;
 use crate::print::{ERROR_PREFIX, OutputClosed, WrongArguments, chain, line, wrong_arguments};
 use anyhow::Result;
-use clap::{Arg, Args, Parser, Subcommand, ValueEnum};
+use clap::{Arg, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use nvmf_initiator::HostIdentity;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use target::TargetArguments;
+pub(crate) use target::TargetArguments;
 
 #[derive(Parser)]
 #[command(name = "nvmf", version, about = "Uses NVMe over Fabrics (RDMA, TCP) disks from user space")]
@@ -38,13 +44,22 @@ pub(crate) struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Asks a target what it exports
+    /// Asks discovery controllers what they list: the one at an address, else those in nvme-cli's files
+    #[command(mut_arg("traddr", |argument| argument.required(false)))]
     Discover(discover::Discover),
+    /// Attaches every namespace of every subsystem that discovery controllers list, with all paths
+    #[command(mut_arg("traddr", |argument| argument.required(false)))]
+    ConnectAll(connect_all::ConnectAll),
+    /// Stays connected to discovery controllers: attaches what they list, and detaches what they list no more
+    #[command(mut_arg("traddr", |argument| argument.required(false)))]
+    Discoverd(connect_all::Discoverd),
     /// Attaches a namespace: as a block device, or on an NBD socket
+    #[command(visible_alias = "connect")]
     Attach(attach::Attach),
     /// Serves a namespace as the disk of a virtual machine (vhost-user-blk), from this process until it is stopped
     ServeVhost(serve_vhost::ServeVhost),
     /// Detaches a disk, flushed
+    #[command(visible_alias = "disconnect")]
     Detach(attach::Detach),
     /// Connects attached disks again now, also those whose target was given up
     Reconnect(attach::Named),
@@ -52,10 +67,23 @@ enum Command {
     Upgrade(attach::Named),
     /// Lists the disks that are attached
     List(list::List),
+    /// Lists the subsystems of attached disks, with their namespaces, controllers and paths
+    ListSubsys(list_subsys::ListSubsys),
+    /// Shows all that is known of an attached disk, and what it has done
+    Info(info::Info),
+    /// Shows what attached disks do, and how fast
+    Top(top::Top),
+    /// Has attached disks' targets asked again which namespaces there are
+    #[command(visible_alias = "rescan")]
+    NsRescan(attach::Named),
+    /// Ends the connections of attached disks, and connects again; I/O waits meanwhile
+    Reset(attach::Named),
     /// Shows a controller's Identify data
     IdCtrl(identify::IdCtrl),
     /// Shows a namespace's Identify data
     IdNs(identify::IdNs),
+    /// Shows the properties of a controller, under the registers' names
+    ShowRegs(show_regs::ShowRegs),
     /// Shows the SMART / Health log of a controller
     SmartLog(smart_log::SmartLogArguments),
     /// Shows a log page, byte by byte
@@ -123,12 +151,8 @@ enum Command {
     ShowHostnqn,
     /// Prints a new host NQN
     GenHostnqn,
-    /// nvme-cli's name for `attach`
-    #[command(hide = true, alias = "connect-all", disable_help_flag = true)]
-    Connect(OtherName),
-    /// nvme-cli's name for `detach`
-    #[command(hide = true, alias = "disconnect-all", disable_help_flag = true)]
-    Disconnect(OtherName),
+    /// Detaches every disk, flushed
+    DisconnectAll(attach::DetachAll),
     /// Makes a secret for DH-HMAC-CHAP
     GenDhchapKey(dhchap_key::GenDhchapKey),
     /// Checks a secret for DH-HMAC-CHAP
@@ -197,6 +221,8 @@ impl Arguments {
             Command::Doctor(doctor) => return exit(doctor.run(), doctor::UNKNOWN),
             Command::Compare(compare) => return exit(compare.run(), compare::UNKNOWN),
             Command::Discover(discover) => discover.run(),
+            Command::ConnectAll(all) => return exit(all.run(), FAILURE),
+            Command::Discoverd(service) => service.run(),
             Command::Attach(attach) => return exit(attach.run(), FAILURE),
             Command::ServeVhost(serve) => return exit(serve.run(), FAILURE),
             Command::Serve(serve) => return exit(serve.run(), FAILURE),
@@ -204,8 +230,14 @@ impl Arguments {
             Command::Upgrade(named) => named.upgrade(),
             Command::Detach(detach) => detach.run(),
             Command::List(list) => list.run(),
+            Command::ListSubsys(list) => list.run(),
+            Command::Info(info) => info.run(),
+            Command::Top(top) => top.run(),
+            Command::NsRescan(named) => named.rescan(),
+            Command::Reset(named) => named.reset(),
             Command::IdCtrl(identify) => identify.run(),
             Command::IdNs(identify) => identify.run(),
+            Command::ShowRegs(regs) => regs.run(),
             Command::SmartLog(smart_log) => smart_log.run(),
             Command::GetLog(log) => log.run(),
             Command::AnaLog(log) => log.run(),
@@ -226,12 +258,7 @@ impl Arguments {
             Command::WriteZeroes(write_zeroes) => write_zeroes.run(),
             Command::Guard(guard) => guard.run(),
             Command::UdevProperties(device) => device.run(),
-            Command::Connect(_) => wrong_arguments(
-                "the command is `nvmf attach`; it takes nvme-cli's options (one namespace at a time, with --nsid)",
-            ),
-            Command::Disconnect(_) => wrong_arguments(
-                "the command is `nvmf detach DEVICE`, or -n NQN, or --all; `nvmf list` shows what is attached",
-            ),
+            Command::DisconnectAll(all) => all.run(),
             Command::GenDhchapKey(key) => key.run(),
             Command::CheckDhchapKey(key) => key.run(),
             Command::TlsKey(_) => wrong_arguments(
@@ -245,6 +272,12 @@ impl Arguments {
         };
         exit(outcome.map(|()| ExitCode::SUCCESS), FAILURE)
     }
+}
+
+/// The options of this call for a connection, by their long names, but for those that say where the controller is.
+fn given_options() -> Vec<String> {
+    let matches = Arguments::command().get_matches_from(std::env::args_os());
+    matches.subcommand().map(|(_, matches)| given(matches)).unwrap_or_default()
 }
 
 /// Exit status when the command could not do what was asked.

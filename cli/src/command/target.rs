@@ -3,7 +3,8 @@
 use super::dhchap_key::{is_secret, read_secret};
 use super::refused::Absent;
 use crate::connect::Transport;
-use crate::namespace::choose;
+use crate::discovery::Place;
+use crate::namespace::only;
 use crate::print::wrong_arguments;
 use anyhow::{Context, Result};
 use nix::net::if_::if_nametoindex;
@@ -37,8 +38,8 @@ pub(crate) struct TargetArguments {
     #[arg(short = 't', long, value_enum, default_value_t = Transport::Rdma)]
     transport: Transport,
     /// Address or name of the target
-    #[arg(short = 'a', long)]
-    traddr: String,
+    #[arg(short = 'a', long, required = true)]
+    traddr: Option<String>,
     /// Port; 4420 by default, and 8009 for discovery over tcp
     #[arg(short = 's', long, value_parser = port)]
     trsvcid: Option<u16>,
@@ -211,7 +212,7 @@ pub(crate) struct NamespaceArguments {
     /// NQN of the subsystem
     #[arg(short = 'n', long)]
     pub(crate) nqn: Nqn,
-    /// Namespace; the first by default
+    /// Namespace; need not be named where there is only one
     #[arg(long, visible_alias = "namespace-id")]
     pub(crate) nsid: Option<u32>,
 }
@@ -273,17 +274,39 @@ fn first_that_answers(addresses: &[SocketAddr]) -> Option<SocketAddr> {
 }
 
 impl TargetArguments {
+    fn traddr(&self) -> Result<&str> {
+        match &self.traddr {
+            Some(traddr) => Ok(traddr),
+            None => wrong_arguments("-a (--traddr) is missing: the address of the target"),
+        }
+    }
+
+    /// Whether an address is given.
+    pub(crate) fn names_a_target(&self) -> bool {
+        self.traddr.is_some()
+    }
+
+    fn port(&self, of_discovery: bool) -> u16 {
+        let is_tcp_discovery = self.transport == Transport::Tcp && of_discovery;
+        self.trsvcid.unwrap_or(if is_tcp_discovery { DISCOVERY_PORT } else { PORT })
+    }
+
+    /// Where that is, as it is written.
+    pub(crate) fn place(&self, of_discovery: bool) -> Result<Place> {
+        let address = self.traddr()?.trim_matches(['[', ']']).to_owned();
+        Ok(Place { transport: self.transport.name().to_owned(), address, port: self.port(of_discovery) })
+    }
+
     /// The address, resolved if it is a name.
     fn address(&self, nqn: Nqn) -> Result<SocketAddr> {
-        let is_tcp_discovery = self.transport == Transport::Tcp && nqn == Nqn::DISCOVERY;
-        let port = self.trsvcid.unwrap_or(if is_tcp_discovery { DISCOVERY_PORT } else { PORT });
-        if let Some((address, port)) = with_port(&self.traddr) {
+        let port = self.port(nqn == Nqn::DISCOVERY);
+        let traddr = self.traddr()?;
+        if let Some((address, port)) = with_port(traddr) {
             return wrong_arguments(format!(
-                "-a {} has a port: the port goes into -s (--trsvcid): -a {address} -s {port}",
-                self.traddr
+                "-a {traddr} has a port: the port goes into -s (--trsvcid): -a {address} -s {port}"
             ));
         }
-        let text = self.traddr.trim_matches(['[', ']']);
+        let text = traddr.trim_matches(['[', ']']);
         if let Some(address) = text.parse().ok().filter(|&address| is_link_local(address)) {
             return wrong_arguments(format!(
                 "-a {address} is a link-local address, which each network has: add the interface to it, as in \
@@ -309,7 +332,7 @@ impl TargetArguments {
 
     /// Where the address is looked up again when the connection was lost; `None` for one that is no name.
     fn address_source(&self, nqn: Nqn) -> Option<AddressSource> {
-        if self.traddr.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() {
+        if self.traddr.as_deref()?.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() {
             return None;
         }
         let arguments = self.clone();
@@ -464,7 +487,7 @@ impl TargetArguments {
     fn path_options(&self, nqn: Nqn) -> Result<Vec<PathOptions>> {
         let path = |path: &PathArgument| -> Result<PathOptions> {
             let alone = Self {
-                traddr: path.address.clone(),
+                traddr: Some(path.address.clone()),
                 trsvcid: path.port.or(self.trsvcid),
                 transport: path.transport.unwrap_or(self.transport),
                 paths: Vec::new(),
@@ -534,9 +557,9 @@ impl NamespaceArguments {
         self.target.options(self.nqn)
     }
 
-    /// The namespace that is meant, among those that there are.
+    /// The namespace that is meant, among those that there are. Where there are several it must be named.
     pub(crate) fn choose(&self, namespaces: &[Namespace]) -> Result<Nsid> {
-        choose(&self.nqn, self.nsid.map(Nsid), namespaces)
+        only(&self.nqn, self.nsid.map(Nsid), namespaces)
     }
 }
 

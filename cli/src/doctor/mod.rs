@@ -6,6 +6,7 @@
 //! | `limits` | memory, kernel, modules, device nodes, libraries |
 //! | `towards` | the provider for an address, and why |
 //! | `target` | whether a target answers there |
+//! | `disks` | attached disks that cannot be used |
 //! | `advice` | what is wrong, and the command that fixes it |
 //! | `report` | the report, as text and as JSON |
 //! | `ping` | round trips and bandwidth against another `nvmf doctor` |
@@ -15,6 +16,7 @@
 
 mod advice;
 mod counters;
+mod disks;
 mod limits;
 mod meaning;
 mod ping;
@@ -24,6 +26,7 @@ mod towards;
 
 pub(crate) use ping::{PORT as PING_PORT, Plan, SIZES, listen, ping};
 
+use crate::attach::Registry;
 use crate::connect::Transport;
 use crate::print::{self, print_json};
 use anyhow::{Context, Result};
@@ -84,7 +87,9 @@ pub(crate) fn examine(question: Option<&Question>, interval: Duration, json: boo
     let counters = first.judge(&Reading::take(root, &machine, &netdevs, &ethtool));
 
     let has_ethtool = counters::ethtool("lo").is_some();
-    let findings = advice::advise(&advice::Examined {
+    let disks = Registry::of_this_user().list().unwrap_or_default();
+    let disks: Vec<_> = disks.into_iter().map(|listed| listed.disk).collect();
+    let mut findings = advice::advise(&advice::Examined {
         machine: &machine,
         limits: &limits,
         towards: towards.as_ref(),
@@ -92,6 +97,8 @@ pub(crate) fn examine(question: Option<&Question>, interval: Duration, json: boo
         counters: &counters,
         has_ethtool,
     });
+    findings.extend(disks::findings(&disks));
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
     let report = report::Report {
         machine: &machine,
         limits: &limits,

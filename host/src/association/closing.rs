@@ -20,6 +20,11 @@ impl Association {
         }
     }
 
+    /// Its user wants another association in its place.
+    pub fn on_reset_request(&mut self, _now: Duration) {
+        self.fail(AssociationError::ResetRequested);
+    }
+
     /// A queue saw the controller break the protocol.
     pub fn on_violation(&mut self, _now: Duration, violation: Violation) {
         self.fail(violation.into());

@@ -157,6 +157,9 @@ pub enum AssociationError {
         /// Why, in the transport's words.
         cause: String,
     },
+    /// Its user wanted another in its place.
+    #[error("it was reset, as was asked for")]
+    ResetRequested,
     /// A Keep Alive was not answered.
     #[error("the controller did not answer a Keep Alive within {timeout:?}; it or the fabric is down")]
     KeepAlive {

@@ -157,7 +157,15 @@ fn refusal_of_a_controller_that_was_in_use_is_not_the_end() {
     first.on_lost(SECOND, &other_secret);
     first.on_closed(SECOND);
     assert_eq!(first.poll_decision(), Some(Decision::GiveUp), "the first connection");
-    for error in [lost(), refused, other_secret] {
+    // A target that is starting answers, and does not have everything yet.
+    let not_yet =
+        |status: Status| AssociationError::Command { command: "Identify", status: status.with_dnr() };
+    let booting = [
+        not_yet(Status::INTERNAL_ERROR),
+        not_yet(Status::NAMESPACE_NOT_READY),
+        not_yet(Status::INVALID_FIELD),
+    ];
+    for error in [lost(), refused, other_secret].into_iter().chain(booting) {
         recovery.on_lost(SECOND, &error);
         recovery.on_closed(SECOND);
         assert_eq!(recovery.poll_decision(), None, "{error}");
@@ -165,6 +173,20 @@ fn refusal_of_a_controller_that_was_in_use_is_not_the_end() {
         assert!(matches!(recovery.poll_decision(), Some(Decision::Reconnect { .. })), "{error}");
     }
     assert_eq!(recovery.on_ready(8 * SECOND), Some(7 * SECOND), "it says how long it was away");
+}
+
+#[test]
+fn next_attempt_and_end_are_told_while_they_are_waited_for() {
+    let mut recovery = ready(RecoveryPolicy::default());
+    assert_eq!((recovery.next_attempt(), recovery.gives_up_at()), (None, None));
+    recovery.on_lost(SECOND, &lost());
+    assert_eq!((recovery.next_attempt(), recovery.gives_up_at()), (None, Some(601 * SECOND)));
+    recovery.on_closed(SECOND);
+    assert_eq!(recovery.next_attempt(), recovery.poll_timeout());
+    recovery.on_timeout(recovery.poll_timeout().unwrap());
+    assert_eq!((recovery.next_attempt(), recovery.gives_up_at()), (None, Some(601 * SECOND)));
+    recovery.on_ready(3 * SECOND);
+    assert_eq!((recovery.next_attempt(), recovery.gives_up_at()), (None, None));
 }
 
 #[test]

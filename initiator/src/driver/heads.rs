@@ -24,6 +24,22 @@ enum Reason {
     NoAccess,
 }
 
+/// How a namespace is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NamespaceState {
+    /// A path leads to it.
+    Live,
+    /// Another disk is in its place.
+    Foreign(Mismatch),
+    /// No controller can say now which disk it is.
+    Unknown,
+    /// No controller gives access to it now (ANA).
+    Inaccessible,
+    /// It was taken away while its controllers are there: its operations fail.
+    Removed,
+}
+
 #[derive(Debug)]
 struct Blocked {
     reason: Reason,
@@ -43,12 +59,24 @@ struct Head {
     paths: PathSet,
     /// The paths that show another disk.
     foreign_on: PathSet,
+    /// No path has it any more.
+    removed: bool,
 }
 
 impl Head {
     fn new(opened: NamespaceIdentity, in_use: bool) -> Self {
         let (paths, foreign_on) = (PathSet::default(), PathSet::default());
-        Self { opened, in_use, blocked: None, paths, foreign_on }
+        Self { opened, in_use, blocked: None, paths, foreign_on, removed: false }
+    }
+
+    fn state(&self) -> NamespaceState {
+        match &self.blocked {
+            Some(Blocked { reason: Reason::Foreign(mismatch), .. }) => NamespaceState::Foreign(*mismatch),
+            Some(Blocked { reason: Reason::Unknown, .. }) => NamespaceState::Unknown,
+            Some(Blocked { reason: Reason::NoAccess, .. }) => NamespaceState::Inaccessible,
+            None if self.removed => NamespaceState::Removed,
+            None => NamespaceState::Live,
+        }
     }
 
     fn admission(&self) -> Admission {
@@ -178,6 +206,12 @@ impl<T: Transport> Driver<T> {
         self.heads.bytes(nsid)
     }
 
+    /// How a namespace is, as the paths that are connected say; `None`: it was never seen.
+    #[must_use]
+    pub fn namespace_state(&self, nsid: Nsid) -> Option<NamespaceState> {
+        self.heads.heads.get(&nsid).map(Head::state)
+    }
+
     /// An operation was submitted: where it may go. From now on events tell what happens to the namespace.
     pub(super) fn use_head(&mut self, nsid: Nsid) -> Admission {
         let Some(head) = self.heads.heads.get_mut(&nsid) else { return Admission::On(self.heads.ready) };
@@ -222,6 +256,7 @@ impl<T: Transport> Driver<T> {
                 // Nothing new is known.
                 continue;
             }
+            head.removed = false;
             let reason = match sight.mismatch {
                 _ if !head.paths.is_empty() => None,
                 Some(mismatch) => Some(Reason::Foreign(mismatch)),
@@ -230,6 +265,7 @@ impl<T: Transport> Driver<T> {
                 None => {
                     // It was taken away while its controllers are there: nobody waits for it, and its operations fail.
                     head.paths = *ready;
+                    head.removed = true;
                     None
                 }
             };

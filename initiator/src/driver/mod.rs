@@ -36,6 +36,7 @@ pub(crate) mod tests;
 pub use admin::AdminReply;
 pub use config::{DriverConfig, Route, StartError};
 pub use fence::Impacted;
+pub use heads::NamespaceState;
 pub use op::Op;
 pub use paths::PathStatus;
 pub use policy::{PATHS_MAX, PathPolicy};
@@ -79,6 +80,8 @@ pub enum DriverEvent {
     PathLost(usize, AssociationError),
     /// An attempt to connect a path failed, while others are in use.
     PathFailed(usize, AssociationError),
+    /// The time of the next attempt to connect a path is known ([`PathStatus::next_attempt`]).
+    PathWaits(usize),
     /// A path shows another disk as a namespace in use, and gets nothing of its I/O; others show the right one.
     PathForeign(usize, Nsid, Mismatch),
     /// A namespace in use is not the disk that was opened: its operations wait.
@@ -318,6 +321,20 @@ impl<T: Transport> Driver<T> {
         }
         self.paths.iter_mut().for_each(|path| path.shutdown(now));
         self.act(now);
+    }
+
+    /// Has every path look at the namespaces again.
+    pub fn scan(&mut self, now: Duration) {
+        self.paths.iter_mut().for_each(|path| path.scan(now));
+        self.act(now);
+    }
+
+    /// Ends the association of every path that is in use, and connects it again, as after a loss.
+    pub fn reset(&mut self, now: Duration) {
+        if !self.shut {
+            self.paths.iter_mut().for_each(|path| path.reset_association(now));
+            self.act(now);
+        }
     }
 
     /// Connects every path again at once, also those that were given up. Nothing changes for a path that is in use, before the

@@ -32,6 +32,10 @@ pub struct PathStatus {
     pub access: Vec<(Nsid, AnaState)>,
     /// Operations that it has, waiting or in flight.
     pub operations: u32,
+    /// When the next attempt to connect it begins, on the driver's clock; `None` while none is waited for.
+    pub next_attempt: Option<Duration>,
+    /// When it is given up, on the driver's clock, unless it is connected before; `None` while it is live, or never.
+    pub gives_up_at: Option<Duration>,
     /// Why it was lost last, or could not be connected; `None` while it is live.
     pub lost: Option<AssociationError>,
 }
@@ -111,6 +115,8 @@ impl<T: Transport> Driver<T> {
                     association.namespaces().iter().map(|namespace| of(namespace.nsid)).collect()
                 }),
                 operations: self.operations.chooser.operations(number),
+                next_attempt: path.recovery.next_attempt(),
+                gives_up_at: path.recovery.gives_up_at(),
                 lost: path.lost.clone(),
             }
         };
@@ -154,6 +160,9 @@ impl<T: Transport> Driver<T> {
                     self.fence(now, number, &lost);
                 }
                 self.requeue_lost(number);
+                if self.paths[number].recovery.next_attempt().is_some() {
+                    self.events.push_back(DriverEvent::PathWaits(number));
+                }
                 self.on_path_closed();
             }
             Note::FailIo => {

@@ -157,6 +157,7 @@ impl<N: Network> Path<N> {
                 | DriverEvent::PathReady(..)
                 | DriverEvent::PathLost(..)
                 | DriverEvent::PathFailed(..)
+                | DriverEvent::PathWaits(_)
                 | DriverEvent::PathForeign(..)
                 | DriverEvent::AuthenticatedAgain => {}
             }

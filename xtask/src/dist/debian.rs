@@ -10,11 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Units and the like, and what debhelper calls them.
-const UNITS: [(&str, &str); 6] = [
+const UNITS: [(&str, &str); 7] = [
     ("nvmf-target.service", "nvmf-target.service"),
     ("nvmf-target.sysusers.conf", "nvmf-target.sysusers"),
     ("nvmf-target.tmpfiles.conf", "nvmf-target.tmpfiles"),
     ("nvmf-attach@.service", "nvmf.nvmf-attach@.service"),
+    ("nvmf-discoverd.service", "nvmf.nvmf-discoverd.service"),
     ("nvmf.tmpfiles.conf", "nvmf.tmpfiles"),
     ("60-nvmf.rules", "nvmf.udev"),
 ];
@@ -177,6 +178,8 @@ mod tests {
             "usr/bin/nvmf",
             "usr/share/man/man1/nvmf.1.gz",
             "usr/share/man/man1/nvmf-attach.1.gz",
+            "usr/share/man/man1/nvmf-discoverd.1.gz",
+            "usr/share/doc/nvmf/examples/discoverd.toml",
             "usr/share/man/man7/nvmf-operations.7.gz",
             "usr/share/man/man7/nvmf-troubleshooting.7.gz",
             "usr/share/bash-completion/completions/nvmf",

@@ -105,6 +105,11 @@ impl Server {
         self.clients.iter().flatten().all(|client| client.session.has_ended())
     }
 
+    /// How many clients there are.
+    pub(crate) fn clients(&self) -> usize {
+        self.count
+    }
+
     /// Whether there are no clients.
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0

@@ -102,7 +102,7 @@ impl Server {
                 self.remote.woken();
             }
             if self.control.asked() == End::AtOnce {
-                self.remote.backend.shutdown();
+                self.remote.backend.inner.shutdown();
             }
         }
         if self.control.asked() == End::HandOver {

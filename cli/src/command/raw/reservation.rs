@@ -6,14 +6,13 @@ use crate::command::{Format, Output};
 use crate::print::{line, print_json};
 use crate::runtime::run;
 use anyhow::{Context, Result};
+use nvme_proto::Nsid;
 use nvme_proto::nvm::reservation::{
-    self as resv, AcquireAction, AcquireData, PersistChange, RegisterAction, RegisterData, ReleaseAction,
-    ReleaseData, ReservationStatus, ReservationType,
+    self as resv, AcquireAction, PersistChange, RegisterAction, ReleaseAction, ReservationStatus,
+    ReservationType,
 };
-use nvme_proto::opcode::NvmOpcode;
-use nvmf_initiator::raw::{IO_DATA_MAX, RawCommand};
+use nvmf_initiator::raw::RawCommand;
 use serde_json::{Value, json};
-use zerocopy::IntoBytes;
 
 #[derive(clap::Args)]
 pub(crate) struct Register {
@@ -87,12 +86,9 @@ pub(crate) struct Report {
     output: Output,
 }
 
-/// Sends a command with its data.
-fn change(target: &NamespaceArguments, opcode: NvmOpcode, what: &str, cdw10: u32, data: &[u8]) -> Result<()> {
-    let command = |connection: &_| {
-        let command = RawCommand::new(opcode.0, nsid(target, connection)?);
-        Ok(command.with_dwords([cdw10, 0, 0, 0, 0, 0]).sending(data.to_vec()))
-    };
+/// Sends a command for the namespace that is meant.
+fn change(target: &NamespaceArguments, what: &str, command: impl FnOnce(Nsid) -> RawCommand) -> Result<()> {
+    let command = |connection: &_| Ok(command(nsid(target, connection)?));
     run(send(target, Queue::Io, what, command)).map(drop)
 }
 
@@ -104,9 +100,9 @@ impl Register {
             persist: PersistChange(self.cptpl),
             dispersed: false,
         };
-        let data = RegisterData { crkey: self.crkey.into(), nrkey: self.nrkey.into() };
-        let what = "Reservation Register";
-        change(&self.target, NvmOpcode::RESERVATION_REGISTER, what, register.cdw10(), data.as_bytes())?;
+        change(&self.target, "Reservation Register", |nsid| {
+            RawCommand::reservation_register(nsid, &register, self.crkey, self.nrkey)
+        })?;
         line("NVME Reservation  success")
     }
 }
@@ -119,9 +115,9 @@ impl Acquire {
             kind: ReservationType(self.rtype),
             dispersed: false,
         };
-        let data = AcquireData { crkey: self.crkey.into(), prkey: self.prkey.into() };
-        let what = "Reservation Acquire";
-        change(&self.target, NvmOpcode::RESERVATION_ACQUIRE, what, acquire.cdw10(), data.as_bytes())?;
+        change(&self.target, "Reservation Acquire", |nsid| {
+            RawCommand::reservation_acquire(nsid, &acquire, self.crkey, self.prkey)
+        })?;
         line("NVME Reservation Acquire success")
     }
 }
@@ -134,20 +130,17 @@ impl Release {
             kind: ReservationType(self.rtype),
             dispersed: false,
         };
-        let data = ReleaseData { crkey: self.crkey.into() };
-        let what = "Reservation Release";
-        change(&self.target, NvmOpcode::RESERVATION_RELEASE, what, release.cdw10(), data.as_bytes())?;
+        change(&self.target, "Reservation Release", |nsid| {
+            RawCommand::reservation_release(nsid, &release, self.crkey)
+        })?;
         line("NVME Reservation Release success")
     }
 }
 
 impl Report {
     pub(crate) fn run(&self) -> Result<()> {
-        let report = resv::Report { len: IO_DATA_MAX as u64, extended: true, dispersed: false };
         let reply = run(send(&self.target, Queue::Io, "Reservation Report", |connection| {
-            let command = RawCommand::new(NvmOpcode::RESERVATION_REPORT.0, nsid(&self.target, connection)?);
-            let dwords = [report.cdw10(), report.cdw11(), 0, 0, 0, 0];
-            Ok(command.with_dwords(dwords).receiving(IO_DATA_MAX as u32))
+            Ok(RawCommand::reservation_report(nsid(&self.target, connection)?))
         }))?;
         let (status, registrants) =
             ReservationStatus::parse_extended(&reply.data).context("the controller's report is cut off")?;

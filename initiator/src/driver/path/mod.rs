@@ -305,6 +305,13 @@ impl<T: Transport> Path<T> {
         }
     }
 
+    /// Its user wants the association to end, and another one in its place.
+    pub(super) fn reset_association(&mut self, now: Duration) {
+        if let Some(association) = self.association.as_mut().filter(|_| self.recovery.may_issue()) {
+            association.on_reset_request(now);
+        }
+    }
+
     /// A command for this namespace had a status that tells how it can be reached.
     pub(super) fn on_ana_status(&mut self, now: Duration, nsid: Nsid, status: Status) {
         if let Some(association) = &mut self.association {
@@ -356,7 +363,8 @@ impl<T: Transport> Path<T> {
             Action::Authenticate(task) => self.authenticate(now, task),
             Action::AuthenticatedAgain => self.notes.push_back(Note::AuthenticatedAgain),
             Action::Secure { key, qid } => self.secure(now, &key, qid),
-            Action::DiscoveryLogChanged | Action::Event(_) => {}
+            Action::DiscoveryLogChanged => self.notes.push_back(Note::NamespacesChanged),
+            Action::Event(_) => {}
             Action::Failed(error) => self.on_failed(now, error),
             Action::CloseQueues => self.close_queues(now),
             Action::Closed => self.on_closed(now),

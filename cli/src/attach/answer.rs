@@ -1,0 +1,128 @@
+//! What a disk's server answers while it serves: on a socket beside its entry, one line of JSON to one line of text.
+
+use super::counted::Statistics;
+use super::remote::Control;
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream as BlockingStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader as AsyncBufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+/// How long a question and its answer may take, on both sides.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Bytes of a question.
+const QUESTION_MAX: u64 = 256;
+/// Bytes of an answer.
+const ANSWER_MAX: u64 = 1 << 20;
+/// Who asks at once; others are turned away.
+const ASKERS_MAX: usize = 16;
+
+/// What is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Question {
+    /// What it has done.
+    Statistics,
+    /// To have the target say again which namespaces there are.
+    Rescan,
+    /// To end its connections and connect again.
+    Reset,
+}
+
+/// What it says.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Answer {
+    Statistics(Box<Statistics>),
+    Done,
+    /// A question of another version.
+    Unknown,
+}
+
+/// The socket of a disk's server.
+pub(super) struct Answers {
+    listener: Option<UnixListener>,
+    path: PathBuf,
+    askers: Arc<Semaphore>,
+}
+
+impl Drop for Answers {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+impl Answers {
+    /// Listens at this path. Where that cannot be, the disk is served without.
+    pub(super) fn new(path: PathBuf) -> Self {
+        // Of a server that was killed.
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).inspect_err(|error| {
+            tracing::warn!(%error, "nobody can ask this process what it has done, at {}", path.display());
+        });
+        Self { listener: listener.ok(), path, askers: Arc::new(Semaphore::new(ASKERS_MAX)) }
+    }
+
+    /// Waits for somebody to ask, and has them answered.
+    pub(super) async fn next(&self, control: &Arc<Control>) {
+        let Some(listener) = &self.listener else { return core::future::pending().await };
+        let Ok((stream, _)) = listener.accept().await else {
+            // No descriptor is left: not at once again.
+            return tokio::time::sleep(Duration::from_millis(100)).await;
+        };
+        let Ok(place) = Arc::clone(&self.askers).try_acquire_owned() else { return };
+        let control = Arc::clone(control);
+        tokio::spawn(async move {
+            let _place = place;
+            let _ = timeout(PATIENCE, answer(stream, &control)).await;
+        });
+    }
+}
+
+async fn answer(stream: UnixStream, control: &Control) -> Result<()> {
+    let mut stream = AsyncBufReader::new(stream);
+    let mut line = String::new();
+    (&mut stream).take(QUESTION_MAX).read_line(&mut line).await?;
+    let answer = match serde_json::from_str(&line) {
+        Ok(Question::Statistics) => Answer::Statistics(Box::new(control.counters().get())),
+        Ok(Question::Rescan) => {
+            control.rescan();
+            Answer::Done
+        }
+        Ok(Question::Reset) => {
+            control.reset();
+            Answer::Done
+        }
+        Err(_) => Answer::Unknown,
+    };
+    let mut line = serde_json::to_vec(&answer)?;
+    line.push(b'\n');
+    Ok(stream.get_mut().write_all(&line).await?)
+}
+
+/// Asks the server whose socket lies there; what it says of its statistics, if it was asked for them.
+pub(super) fn ask(path: &Path, question: Question) -> Result<Option<Statistics>> {
+    let stream = BlockingStream::connect(path).context("its server cannot be asked")?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut line = serde_json::to_vec(&question)?;
+    line.push(b'\n');
+    (&stream).write_all(&line).context("its server cannot be asked")?;
+    let mut line = String::new();
+    let mut answer = BufReader::new(stream).take(ANSWER_MAX);
+    answer.read_line(&mut line).context("its server does not answer")?;
+    match serde_json::from_str(&line) {
+        Ok(Answer::Statistics(statistics)) => Ok(Some(*statistics)),
+        Ok(Answer::Done) => Ok(None),
+        Ok(Answer::Unknown) => {
+            bail!("its server is of another version: nvmf upgrade has it served by this one")
+        }
+        Err(_) => bail!("its server's answer cannot be read"),
+    }
+}

@@ -1,0 +1,266 @@
+//! What a disk's server has done: counted as operations go to the target and come back, for `nvmf top` and `nvmf info`.
+
+use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Full, Geometry, RegionId, Tag};
+use nvmf_memory::Memory;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Kinds of operations: reads, writes, the rest.
+const KINDS: usize = 3;
+/// Steps in which times are counted: eight to a doubling, from a microsecond to over four minutes.
+const STEPS: usize = 8 * 28;
+/// Operations whose times are kept: tags below this. Of others, which no server has, no time is counted.
+const TAGS: usize = 1 << 16;
+
+/// Operations of one kind.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Kind {
+    /// Those that ended.
+    pub(crate) operations: u64,
+    /// Bytes of those that succeeded.
+    pub(crate) bytes: u64,
+    /// How many failed.
+    pub(crate) failed: u64,
+    /// The time that all of them took together.
+    pub(crate) total_us: u64,
+    /// How many took so long: pairs of a step and a number, [`step_us`] says how long it is.
+    pub(crate) times: Vec<(u16, u64)>,
+}
+
+/// What a disk's server has done so far.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Statistics {
+    pub(crate) reads: Kind,
+    pub(crate) writes: Kind,
+    pub(crate) others: Kind,
+    /// Operations under way.
+    pub(crate) in_flight: u64,
+    /// Clients of its socket.
+    pub(crate) clients: u64,
+    /// Since when it counts, in milliseconds.
+    pub(crate) uptime_ms: u64,
+}
+
+/// The same while it is counted: by the disk's thread alone, for any to read.
+#[derive(Debug)]
+pub(crate) struct Counters {
+    kinds: [KindCounters; KINDS],
+    in_flight: AtomicU64,
+    clients: AtomicU64,
+    start: Instant,
+}
+
+#[derive(Debug)]
+struct KindCounters {
+    operations: AtomicU64,
+    bytes: AtomicU64,
+    failed: AtomicU64,
+    total_ns: AtomicU64,
+    times: [AtomicU64; STEPS],
+}
+
+impl Default for KindCounters {
+    fn default() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            operations: zero(),
+            bytes: zero(),
+            failed: zero(),
+            total_ns: zero(),
+            times: core::array::from_fn(|_| zero()),
+        }
+    }
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        let kinds = core::array::from_fn(|_| KindCounters::default());
+        let (in_flight, clients) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { kinds, in_flight, clients, start: Instant::now() }
+    }
+}
+
+impl Counters {
+    pub(crate) fn get(&self) -> Statistics {
+        let [reads, writes, others] = self.kinds.each_ref().map(KindCounters::get);
+        let uptime_ms = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let (in_flight, clients) = (read(&self.in_flight), read(&self.clients));
+        Statistics { reads, writes, others, in_flight, clients, uptime_ms }
+    }
+
+    /// So many clients use its socket.
+    pub(crate) fn set_clients(&self, clients: usize) {
+        self.clients.store(clients as u64, Ordering::Relaxed);
+    }
+
+    fn on_end(&self, operation: Begun, took: Duration, is_success: bool) {
+        let kind = &self.kinds[usize::from(operation.kind)];
+        add(&kind.operations, 1);
+        if is_success {
+            add(&kind.bytes, operation.bytes.into());
+        } else {
+            add(&kind.failed, 1);
+        }
+        let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        add(&kind.total_ns, ns);
+        add(&kind.times[step(ns / 1000)], 1);
+    }
+}
+
+impl KindCounters {
+    fn get(&self) -> Kind {
+        let times = self.times.iter().map(read).enumerate().filter(|(_, count)| *count > 0);
+        Kind {
+            operations: read(&self.operations),
+            bytes: read(&self.bytes),
+            failed: read(&self.failed),
+            total_us: read(&self.total_ns) / 1000,
+            times: times.map(|(step, count)| (step as u16, count)).collect(),
+        }
+    }
+}
+
+fn read(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+/// One thread adds.
+fn add(counter: &AtomicU64, by: u64) {
+    counter.store(read(counter).wrapping_add(by), Ordering::Relaxed);
+}
+
+/// The step that a time belongs to.
+fn step(us: u64) -> usize {
+    if us < 8 {
+        return us as usize;
+    }
+    let doubling = us.ilog2() as usize;
+    ((doubling - 2) * 8 + (us >> (doubling - 3) & 7) as usize).min(STEPS - 1)
+}
+
+/// The shortest time of a step, in microseconds.
+pub(crate) fn step_us(step: u16) -> u64 {
+    match u64::from(step) {
+        step @ 0..8 => step,
+        step => (8 + step % 8) << (step / 8 - 1),
+    }
+}
+
+/// An operation under way.
+#[derive(Debug, Clone, Copy, Default)]
+struct Begun {
+    at: Duration,
+    bytes: u32,
+    kind: u8,
+}
+
+impl Begun {
+    fn new(at: Duration, op: &BlockOp) -> Self {
+        let (kind, len) = match op {
+            BlockOp::Read { into, .. } => (0, into.len),
+            BlockOp::Write { from, .. } => (1, from.len),
+            _ => (2, 0),
+        };
+        Self { at, bytes: u32::try_from(len).unwrap_or(u32::MAX), kind }
+    }
+}
+
+/// A backend whose operations are counted. It reads the clock at most twice a turn.
+#[derive(Debug)]
+pub(crate) struct Counted<B> {
+    pub(crate) inner: B,
+    counters: Arc<Counters>,
+    /// By tag.
+    begun: Vec<Begun>,
+    in_flight: u64,
+    /// The time at which this turn's operations begin, once it was looked at.
+    now: Option<Duration>,
+}
+
+impl<B> Counted<B> {
+    pub(crate) fn new(inner: B, counters: Arc<Counters>) -> Self {
+        Self { inner, counters, begun: Vec::new(), in_flight: 0, now: None }
+    }
+}
+
+impl<B: Backend> Backend for Counted<B> {
+    fn register(&mut self, memory: &Memory) -> Result<RegionId, BlockError> {
+        self.inner.register(memory)
+    }
+
+    fn deregister(&mut self, region: RegionId) {
+        self.inner.deregister(region);
+    }
+
+    fn geometry(&self, device: DeviceId) -> Option<Geometry> {
+        self.inner.geometry(device)
+    }
+
+    fn submit(&mut self, tag: Tag, device: DeviceId, op: BlockOp) -> Result<(), Full> {
+        let now = *self.now.get_or_insert_with(|| self.counters.start.elapsed());
+        let begun = Begun::new(now, &op);
+        self.inner.submit(tag, device, op)?;
+        if let Some(index) = index(tag) {
+            if self.begun.len() <= index {
+                // As many as the server ever has at once.
+                self.begun.resize((index + 1).next_power_of_two(), Begun::default());
+            }
+            self.begun[index] = begun;
+            self.in_flight += 1;
+            self.counters.in_flight.store(self.in_flight, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) {
+        self.inner.flush();
+    }
+
+    fn poll(&mut self, completions: &mut Vec<Completion>) {
+        let before = completions.len();
+        self.inner.poll(completions);
+        self.now = None;
+        if completions.len() == before {
+            return;
+        }
+        let now = self.counters.start.elapsed();
+        for completion in &completions[before..] {
+            let Some(&begun) = index(completion.tag).and_then(|index| self.begun.get(index)) else {
+                continue;
+            };
+            self.counters.on_end(begun, now.saturating_sub(begun.at), completion.result.is_ok());
+            self.in_flight = self.in_flight.saturating_sub(1);
+        }
+        self.counters.in_flight.store(self.in_flight, Ordering::Relaxed);
+    }
+}
+
+fn index(tag: Tag) -> Option<usize> {
+    usize::try_from(tag.0).ok().filter(|index| *index < TAGS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_in_order_and_a_time_is_in_its_own() {
+        for us in [0, 1, 7, 8, 9, 15, 16, 17, 100, 999, 1000, 4096, 1_000_000] {
+            let at = step(us) as u16;
+            assert!(step_us(at) <= us && us < step_us(at + 1), "{us}: {at}");
+        }
+        assert!((0..STEPS as u16 - 1).all(|at| step_us(at) < step_us(at + 1)));
+        assert_eq!(step(u64::MAX), STEPS - 1);
+    }
+
+    #[test]
+    fn statistics_of_another_version_are_read_as_far_as_they_are_understood() {
+        let read: Statistics =
+            serde_json::from_str(r#"{"reads":{"operations":3,"new":1},"newer":2}"#).unwrap();
+        assert_eq!((read.reads.operations, read.writes.operations), (3, 0));
+    }
+}

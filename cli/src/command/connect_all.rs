@@ -1,0 +1,119 @@
+//! `nvmf connect-all` and `nvmf discoverd`: attaching what discovery controllers list.
+
+use super::{Format, Output, TargetArguments, given_options};
+use crate::attach::Form;
+use crate::discovery::{Begin, Controller, Outcome, Policy, Sources, attach_all, follow};
+use crate::print::{ERROR_PREFIX, line, print_json};
+use crate::runtime::run;
+use anyhow::{Result, ensure};
+use clap::ValueEnum;
+use nvmf_attached::Attachment;
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Where discovery begins, if no address is given.
+#[derive(clap::Args, Clone)]
+pub(super) struct SourceArguments {
+    /// nvme-cli's config.json, instead of the one in --nvme-folder; `none`: it is not read
+    #[arg(short = 'J', long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Folder with nvme-cli's discovery.conf and config.json, which are read where no address is given
+    #[arg(long, value_name = "FOLDER", default_value = "/etc/nvme")]
+    nvme_folder: PathBuf,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct ConnectAll {
+    #[command(flatten)]
+    target: TargetArguments,
+    #[command(flatten)]
+    sources: SourceArguments,
+    /// Form of the disks
+    #[arg(long = "as", value_enum, default_value_t = Form::Auto)]
+    form: Form,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Discoverd {
+    #[command(flatten)]
+    target: TargetArguments,
+    #[command(flatten)]
+    sources: SourceArguments,
+    /// Which subsystems are attached, and what becomes of those that are gone
+    #[arg(long, value_name = "FILE", default_value = "/etc/nvmf/discoverd.toml")]
+    policy: PathBuf,
+}
+
+impl SourceArguments {
+    /// The controller that is named, else those of the files.
+    pub(super) fn read(&self, target: &TargetArguments) -> Result<Sources> {
+        let options = given_options();
+        if !target.names_a_target() {
+            return Sources::read(&self.nvme_folder, self.config.as_deref(), &options);
+        }
+        let controller = Controller { place: target.place(true)?, options };
+        Ok(Sources { controllers: vec![controller], ..Sources::default() })
+    }
+
+    /// What is said where nothing names a controller.
+    pub(super) fn check(&self, sources: &Sources) -> Result<()> {
+        ensure!(
+            !sources.is_empty(),
+            "nothing says where to begin: give an address (-a), or a line in {}",
+            self.nvme_folder.join("discovery.conf").display()
+        );
+        Ok(())
+    }
+}
+
+impl ConnectAll {
+    pub(crate) fn run(&self) -> Result<ExitCode> {
+        let sources = self.sources.read(&self.target)?;
+        self.sources.check(&sources)?;
+        let form = self.form.to_possible_value().map(|form| form.get_name().to_owned()).unwrap_or_default();
+        let policy = Policy::default().in_form(form);
+        let outcome = run(attach_all(Begin { sources, policy }))?;
+        self.print(&outcome)?;
+        for failure in &outcome.failures {
+            eprintln!("{ERROR_PREFIX}{failure}");
+        }
+        Ok(if outcome.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    fn print(&self, outcome: &Outcome) -> Result<()> {
+        let Outcome { attached, already, failures } = outcome;
+        if self.output.format == Format::Json {
+            let disks = |disks: &[Attachment]| disks.iter().map(Attachment::json).collect::<Vec<_>>();
+            return print_json(
+                json!({ "attached": disks(attached), "already": disks(already), "failures": failures }),
+            );
+        }
+        for disk in already {
+            line(format_args!("attached already: {disk}"))?;
+        }
+        for disk in attached {
+            line(format_args!("attached {disk}"))?;
+        }
+        if attached.is_empty() && already.is_empty() && failures.is_empty() {
+            line("no subsystem is listed")?;
+        }
+        Ok(())
+    }
+}
+
+impl Discoverd {
+    pub(crate) fn run(&self) -> Result<()> {
+        let begin = || {
+            let sources = self.sources.read(&self.target)?;
+            let policy = Policy::read(&self.policy)?;
+            if !policy.mdns {
+                self.sources.check(&sources)?;
+            }
+            Ok(Begin { sources, policy })
+        };
+        run(follow(begin))
+    }
+}

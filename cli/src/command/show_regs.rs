@@ -1,0 +1,63 @@
+//! `nvmf show-regs`: the properties of a controller, under the registers' names.
+
+use super::{Format, Output, TargetArguments};
+use crate::connect::connect;
+use crate::print::{line, print_json};
+use crate::runtime::run;
+use anyhow::{Result, bail};
+use nvme_proto::Nqn;
+use nvme_proto::fabrics::property::Property;
+use nvmf_host::admin;
+use serde_json::{Map, Value};
+
+#[derive(clap::Args)]
+pub(crate) struct ShowRegs {
+    #[command(flatten)]
+    target: TargetArguments,
+    /// NQN of the subsystem
+    #[arg(short = 'n', long)]
+    nqn: Nqn,
+    /// As nvme-cli has it; always so here
+    #[arg(short = 'H', long, hide = true)]
+    human_readable: bool,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Those that a controller of NVMe over Fabrics has.
+const PROPERTIES: [(&str, Property, &str); 5] = [
+    ("cap", Property::CAP, "Controller Capabilities"),
+    ("vs", Property::VS, "Version"),
+    ("cc", Property::CC, "Controller Configuration"),
+    ("csts", Property::CSTS, "Controller Status"),
+    ("crto", Property::CRTO, "Controller Ready Timeouts"),
+];
+
+impl ShowRegs {
+    pub(crate) fn run(&self) -> Result<()> {
+        let options = self.target.options(self.nqn)?;
+        let values = run(async {
+            let (connection, _) = connect(options).await?;
+            let mut values = Vec::new();
+            for (name, property, meaning) in PROPERTIES {
+                let outcome = connection.admin(admin::property_get(property)).await?.outcome;
+                if outcome.status.is_success() {
+                    values.push((name, meaning, u64::from(outcome.dw0) | u64::from(outcome.dw1) << 32));
+                } else if property != Property::CRTO {
+                    connection.close().await;
+                    bail!("the controller refused Property Get of {name}: {}", outcome.status);
+                }
+            }
+            connection.close().await;
+            Ok(values)
+        })?;
+        if self.output.format == Format::Json {
+            let fields = values.iter().map(|(name, _, value)| ((*name).to_owned(), Value::from(*value)));
+            return print_json(Value::Object(fields.collect::<Map<_, _>>()));
+        }
+        for (name, meaning, value) in values {
+            line(format_args!("{name:<8}: {value:x}  {meaning}"))?;
+        }
+        Ok(())
+    }
+}

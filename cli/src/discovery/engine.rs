@@ -1,0 +1,426 @@
+//! What is followed and attached: decided from what discovery controllers and subsystems say. No I/O, no clock.
+//!
+//! What discovery controllers list is wanted, as far as the policy allows. What is wanted and not attached is attached; what was
+//! attached here and has not been wanted for a while is detached, unless it is in use. A controller that is away changes nothing: what
+//! it said last counts until it says something else.
+
+use super::policy::Policy;
+use core::fmt;
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Before an attach that failed is tried again; doubled each time, up to [`RETRY_DELAY_MAX`].
+const RETRY_DELAY: Duration = Duration::from_secs(2);
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(120);
+/// Before a disk that is in use is tried again to be detached.
+const IN_USE_DELAY: Duration = Duration::from_secs(30);
+/// Discovery controllers that are followed at once: referrals may lead in circles, and to many.
+const CONTROLLERS_MAX: usize = 256;
+/// Referrals behind one another.
+const DEPTH_MAX: u32 = 8;
+/// Paths of one disk beside the first.
+const PATHS_MAX: usize = 63;
+
+/// Where a controller listens, and over what.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Place {
+    /// `rdma` or `tcp`.
+    pub(crate) transport: String,
+    pub(crate) address: String,
+    pub(crate) port: u16,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { transport, address, port } = self;
+        write!(f, "{transport} {address} port {port}")
+    }
+}
+
+/// A discovery controller: where it is, and with which further options one connects to it and to what it lists.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Controller {
+    pub(crate) place: Place,
+    /// Options of `nvmf`, by their long names.
+    pub(crate) options: Vec<String>,
+}
+
+/// A line of a discovery log.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// Another discovery controller.
+    Referral(Place),
+    /// A subsystem with namespaces. `tls`: it is reached by TLS only.
+    Subsystem { nqn: String, place: Place, tls: bool },
+}
+
+/// A subsystem that is wanted, with all ways to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Subsystem {
+    pub(crate) nqn: String,
+    pub(crate) places: Vec<Place>,
+    pub(crate) options: Vec<String>,
+}
+
+/// A namespace.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Disk {
+    pub(crate) nqn: String,
+    pub(crate) nsid: u32,
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Connect to a discovery controller, stay connected, and tell each log that it has ([`Engine::on_log`]).
+    Follow(Controller),
+    /// Leave it.
+    Leave(Controller),
+    /// Connect to a subsystem, stay connected, and tell each list of namespaces ([`Engine::on_namespaces`]).
+    Watch(Subsystem),
+    /// Leave it.
+    Unwatch(String),
+    /// Attach a namespace; then [`Engine::on_attached`].
+    Attach(Disk, Subsystem),
+    /// Detach it unless it is in use; then [`Engine::on_detached`].
+    Detach(Disk),
+}
+
+/// How a detach ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Detached {
+    Gone,
+    InUse,
+    Failed,
+}
+
+/// A discovery controller that is followed.
+#[derive(Debug)]
+struct Followed {
+    /// How many referrals lead there.
+    depth: u32,
+    /// What it said last; `None`: nothing yet.
+    log: Option<Vec<Entry>>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    subsystem: Subsystem,
+    /// What it said last.
+    nsids: Option<BTreeSet<u32>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Not attached; an attach may begin then.
+    Waits {
+        until: Duration,
+        failures: u32,
+    },
+    Attaching {
+        failures: u32,
+    },
+    Attached {
+        gone_since: Option<Duration>,
+        not_before: Duration,
+    },
+    Detaching,
+    /// Somebody else detached it: it stays away until it was gone.
+    Dismissed,
+}
+
+#[derive(Debug)]
+struct Managed {
+    phase: Phase,
+    /// Attached here, and so to be detached here.
+    is_ours: bool,
+}
+
+/// Follows discovery.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    policy: Policy,
+    configured: BTreeSet<Controller>,
+    /// Subsystems that are wanted whatever discovery controllers say.
+    fixed: Vec<Subsystem>,
+    /// Where to begin is known.
+    is_configured: bool,
+    controllers: BTreeMap<Controller, Followed>,
+    watched: BTreeMap<String, Watched>,
+    disks: BTreeMap<Disk, Managed>,
+    actions: VecDeque<Action>,
+}
+
+impl Engine {
+    pub(crate) fn new(policy: Policy) -> Self {
+        Self {
+            policy,
+            configured: BTreeSet::new(),
+            fixed: Vec::new(),
+            is_configured: false,
+            controllers: BTreeMap::new(),
+            watched: BTreeMap::new(),
+            disks: BTreeMap::new(),
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// What to do; ask after every call of another method, until `None`.
+    pub(crate) fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When [`Engine::on_timeout`] is due.
+    pub(crate) fn poll_timeout(&self) -> Option<Duration> {
+        let is_known = self.is_known();
+        let due = |(disk, managed): (&Disk, &Managed)| match managed.phase {
+            Phase::Waits { until, .. } => self.is_wanted(disk).then_some(until),
+            Phase::Attached { gone_since: Some(since), not_before }
+                if managed.is_ours && self.policy.detach && is_known =>
+            {
+                Some((since + self.policy.detach_delay).max(not_before))
+            }
+            _ => None,
+        };
+        self.disks.iter().filter_map(due).min()
+    }
+
+    /// Time has passed.
+    pub(crate) fn on_timeout(&mut self, now: Duration) {
+        self.advance(now);
+    }
+
+    /// The policy is another from now on.
+    pub(crate) fn on_policy(&mut self, now: Duration, policy: Policy) {
+        self.policy = policy;
+        self.follow(now);
+    }
+
+    /// The discovery controllers to begin with, all of them: from files, and those that were found on the network. And the subsystems
+    /// that are named themselves.
+    pub(crate) fn on_configured(
+        &mut self,
+        now: Duration,
+        controllers: impl IntoIterator<Item = Controller>,
+        subsystems: Vec<Subsystem>,
+    ) {
+        self.configured = controllers.into_iter().collect();
+        self.fixed = subsystems;
+        self.is_configured = true;
+        self.follow(now);
+    }
+
+    /// What is attached on this machine already, and whether by this service.
+    pub(crate) fn on_disks(&mut self, now: Duration, disks: impl IntoIterator<Item = (Disk, bool)>) {
+        for (disk, is_ours) in disks {
+            let phase = Phase::Attached { gone_since: None, not_before: now };
+            self.disks.insert(disk, Managed { phase, is_ours });
+        }
+        self.advance(now);
+    }
+
+    /// The log of a controller that is followed.
+    pub(crate) fn on_log(&mut self, now: Duration, controller: &Controller, log: Vec<Entry>) {
+        if let Some(followed) = self.controllers.get_mut(controller) {
+            followed.log = Some(log);
+            self.follow(now);
+        }
+    }
+
+    /// The namespaces of a subsystem that is watched.
+    pub(crate) fn on_namespaces(&mut self, now: Duration, nqn: &str, nsids: impl IntoIterator<Item = u32>) {
+        if let Some(watched) = self.watched.get_mut(nqn) {
+            watched.nsids = Some(nsids.into_iter().collect());
+            self.advance(now);
+        }
+    }
+
+    /// How an attach ended. `false`: it failed, and is tried again.
+    pub(crate) fn on_attached(&mut self, now: Duration, disk: &Disk, is_attached: bool) {
+        let Some(Managed { phase, is_ours }) = self.disks.get_mut(disk) else { return };
+        let Phase::Attaching { failures } = *phase else { return };
+        *phase = if is_attached {
+            *is_ours = true;
+            Phase::Attached { gone_since: None, not_before: now }
+        } else {
+            let delay = RETRY_DELAY.saturating_mul(1 << failures.min(10)).min(RETRY_DELAY_MAX);
+            Phase::Waits { until: now + delay, failures: failures + 1 }
+        };
+        self.advance(now);
+    }
+
+    /// How a detach ended.
+    pub(crate) fn on_detached(&mut self, now: Duration, disk: &Disk, how: Detached) {
+        let Some(managed) = self.disks.get_mut(disk) else { return };
+        match how {
+            Detached::Gone => drop(self.disks.remove(disk)),
+            Detached::InUse | Detached::Failed => {
+                let not_before = now + IN_USE_DELAY;
+                managed.phase = Phase::Attached { gone_since: Some(now), not_before };
+            }
+        }
+        self.advance(now);
+    }
+
+    /// The disks that there are on this machine: of those that are attached and not among them, somebody else has disposed.
+    pub(crate) fn on_listed(&mut self, disks: &BTreeSet<Disk>) {
+        for (disk, managed) in &mut self.disks {
+            if matches!(managed.phase, Phase::Attached { .. }) && !disks.contains(disk) {
+                managed.phase = Phase::Dismissed;
+            }
+        }
+    }
+
+    /// How many discovery controllers are followed, and how many disks are attached.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        let attached = self.disks.values().filter(|it| matches!(it.phase, Phase::Attached { .. }));
+        (self.controllers.len(), attached.count())
+    }
+
+    /// Whether nothing is under way, and every controller and subsystem has said something or failed to.
+    pub(crate) fn is_settled(&self) -> bool {
+        let is_under_way = |it: &Managed| matches!(it.phase, Phase::Attaching { .. } | Phase::Detaching);
+        self.controllers.values().all(|it| it.log.is_some())
+            && self.watched.values().all(|it| it.nsids.is_some())
+            && !self.disks.values().any(is_under_way)
+            && self.actions.is_empty()
+    }
+
+    /// Finds which discovery controllers are to be followed: the configured ones, and those that they refer to.
+    fn follow(&mut self, now: Duration) {
+        let mut depths: BTreeMap<Controller, u32> =
+            self.configured.iter().map(|controller| (controller.clone(), 0)).collect();
+        let mut waiting: VecDeque<Controller> = self.configured.iter().cloned().collect();
+        let mut places: BTreeSet<Place> = self.configured.iter().map(|it| it.place.clone()).collect();
+        while let Some(controller) = waiting.pop_front() {
+            let depth = depths.get(&controller).copied().unwrap_or_default() + 1;
+            let log = self.controllers.get(&controller).and_then(|followed| followed.log.as_ref());
+            for entry in log.into_iter().flatten().filter(|_| depth <= DEPTH_MAX && self.policy.referrals) {
+                let Entry::Referral(place) = entry else { continue };
+                if self.policy.allows_transport(&place.transport)
+                    && depths.len() < CONTROLLERS_MAX
+                    && places.insert(place.clone())
+                {
+                    let referred = Controller { place: place.clone(), options: controller.options.clone() };
+                    depths.insert(referred.clone(), depth);
+                    waiting.push_back(referred);
+                }
+            }
+        }
+        let gone: Vec<_> = self.controllers.keys().filter(|it| !depths.contains_key(it)).cloned().collect();
+        for controller in gone {
+            self.controllers.remove(&controller);
+            self.actions.push_back(Action::Leave(controller));
+        }
+        for (controller, depth) in depths {
+            match self.controllers.get_mut(&controller) {
+                Some(followed) => followed.depth = depth,
+                None => {
+                    self.controllers.insert(controller.clone(), Followed { depth, log: None });
+                    self.actions.push_back(Action::Follow(controller));
+                }
+            }
+        }
+        self.watch(now);
+    }
+
+    /// Finds which subsystems are wanted, and the ways to each.
+    fn watch(&mut self, now: Duration) {
+        let fixed = self.fixed.iter().filter(|it| self.policy.allows(&it.nqn));
+        let mut wanted: BTreeMap<String, Subsystem> = fixed.map(|it| (it.nqn.clone(), it.clone())).collect();
+        let mut controllers: Vec<_> = self.controllers.iter().collect();
+        // The nearest says with which options.
+        controllers.sort_by_key(|(_, followed)| followed.depth);
+        for (controller, followed) in controllers {
+            for entry in followed.log.iter().flatten() {
+                let Entry::Subsystem { nqn, place, tls } = entry else { continue };
+                if !self.policy.allows(nqn) || !self.policy.allows_transport(&place.transport) {
+                    continue;
+                }
+                let subsystem = wanted.entry(nqn.clone()).or_insert_with(|| {
+                    let mut options = controller.options.clone();
+                    if *tls && !options.iter().any(|option| option == "--tls" || option == "--concat") {
+                        options.push("--tls".to_owned());
+                    }
+                    Subsystem { nqn: nqn.clone(), places: Vec::new(), options }
+                });
+                if !subsystem.places.contains(place) && subsystem.places.len() <= PATHS_MAX {
+                    subsystem.places.push(place.clone());
+                }
+            }
+        }
+        let gone: Vec<_> = self.watched.keys().filter(|nqn| !wanted.contains_key(*nqn)).cloned().collect();
+        for nqn in gone {
+            self.watched.remove(&nqn);
+            self.actions.push_back(Action::Unwatch(nqn));
+        }
+        for (nqn, subsystem) in wanted {
+            match self.watched.get_mut(&nqn) {
+                Some(watched) if watched.subsystem == subsystem => {}
+                // It has another way: whoever attaches from now on takes it.
+                Some(watched) => {
+                    watched.subsystem = subsystem.clone();
+                    self.actions.push_back(Action::Watch(subsystem));
+                }
+                None => {
+                    self.watched.insert(nqn, Watched { subsystem: subsystem.clone(), nsids: None });
+                    self.actions.push_back(Action::Watch(subsystem));
+                }
+            }
+        }
+        self.advance(now);
+    }
+
+    /// Whether it is known what is gone: only when everybody has spoken.
+    fn is_known(&self) -> bool {
+        self.is_configured && self.controllers.values().all(|followed| followed.log.is_some())
+    }
+
+    /// Whether a disk is to be attached; also one of which nothing new is known.
+    fn is_wanted(&self, disk: &Disk) -> bool {
+        self.watched
+            .get(&disk.nqn)
+            .is_some_and(|watched| watched.nsids.as_ref().is_none_or(|nsids| nsids.contains(&disk.nsid)))
+    }
+
+    fn advance(&mut self, now: Duration) {
+        for (nqn, watched) in &self.watched {
+            for &nsid in watched.nsids.iter().flatten() {
+                let disk = Disk { nqn: nqn.clone(), nsid };
+                let phase = Phase::Waits { until: now, failures: 0 };
+                self.disks.entry(disk).or_insert(Managed { phase, is_ours: false });
+            }
+        }
+        let is_known = self.is_known();
+        let wanted: BTreeSet<_> = self.disks.keys().filter(|disk| self.is_wanted(disk)).cloned().collect();
+        let mut actions = Vec::new();
+        self.disks.retain(|disk, managed| {
+            let is_wanted = wanted.contains(disk);
+            match &mut managed.phase {
+                Phase::Waits { .. } | Phase::Dismissed if !is_wanted => return false,
+                Phase::Waits { until, failures } if *until <= now => {
+                    managed.phase = Phase::Attaching { failures: *failures };
+                    let subsystem = self.watched[&disk.nqn].subsystem.clone();
+                    actions.push(Action::Attach(disk.clone(), subsystem));
+                }
+                Phase::Attached { gone_since, .. } if is_wanted => *gone_since = None,
+                Phase::Attached { gone_since, not_before }
+                    if is_known && managed.is_ours && self.policy.detach =>
+                {
+                    let since = *gone_since.get_or_insert(now);
+                    if since + self.policy.detach_delay <= now && *not_before <= now {
+                        managed.phase = Phase::Detaching;
+                        actions.push(Action::Detach(disk.clone()));
+                    }
+                }
+                _ => {}
+            }
+            true
+        });
+        self.actions.extend(actions);
+    }
+}
+
+#[cfg(test)]
+#[path = "engine_tests.rs"]
+mod tests;

@@ -1,0 +1,240 @@
+//! The engine, by what it is told and what it wants done.
+
+use super::*;
+
+const NOW: Duration = Duration::from_secs(100);
+
+fn place(address: &str) -> Place {
+    Place { transport: "tcp".to_owned(), address: address.to_owned(), port: 8009 }
+}
+
+fn controller(address: &str) -> Controller {
+    Controller { place: place(address), options: vec!["--hdr-digest".to_owned()] }
+}
+
+fn subsystem(nqn: &str, address: &str) -> Entry {
+    Entry::Subsystem { nqn: nqn.to_owned(), place: place(address), tls: false }
+}
+
+fn disk(nqn: &str, nsid: u32) -> Disk {
+    Disk { nqn: nqn.to_owned(), nsid }
+}
+
+fn actions(engine: &mut Engine) -> Vec<Action> {
+    std::iter::from_fn(|| engine.poll_action()).collect()
+}
+
+/// Attaches and detaches, as words.
+fn disks(engine: &mut Engine) -> Vec<String> {
+    let words = actions(engine).into_iter().filter_map(|action| match action {
+        Action::Attach(disk, _) => Some(format!("+{}/{}", disk.nqn, disk.nsid)),
+        Action::Detach(disk) => Some(format!("-{}/{}", disk.nqn, disk.nsid)),
+        _ => None,
+    });
+    words.collect()
+}
+
+/// One controller, which lists `a`, with namespace 1 attached.
+fn attached() -> Engine {
+    let mut engine = Engine::new(Policy::default());
+    engine.on_configured(NOW, [controller("d")], Vec::new());
+    engine.on_log(NOW, &controller("d"), vec![subsystem("a", "t")]);
+    engine.on_namespaces(NOW, "a", [1]);
+    assert_eq!(disks(&mut engine), ["+a/1"]);
+    engine.on_attached(NOW, &disk("a", 1), true);
+    assert!(actions(&mut engine).is_empty() && engine.is_settled());
+    engine
+}
+
+/// Turns the clock to when it is wanted next, and no further than this.
+fn until(engine: &mut Engine, latest: Duration) -> Vec<String> {
+    let mut words = Vec::new();
+    while let Some(at) = engine.poll_timeout().filter(|at| *at <= latest) {
+        engine.on_timeout(at);
+        let now = disks(engine);
+        if now.is_empty() && engine.poll_timeout() == Some(at) {
+            panic!("it wants the same time again");
+        }
+        words.extend(now);
+    }
+    words
+}
+
+#[test]
+fn referrals_are_followed_once_each_also_in_circles() {
+    let mut engine = Engine::new(Policy::default());
+    engine.on_configured(NOW, [controller("a")], Vec::new());
+    assert_eq!(actions(&mut engine), [Action::Follow(controller("a"))]);
+    engine.on_log(NOW, &controller("a"), vec![Entry::Referral(place("b")), Entry::Referral(place("b"))]);
+    assert_eq!(actions(&mut engine), [Action::Follow(controller("b"))]);
+    engine.on_log(NOW, &controller("b"), vec![Entry::Referral(place("a")), Entry::Referral(place("b"))]);
+    assert!(actions(&mut engine).is_empty());
+    // It is referred to no more.
+    engine.on_log(NOW, &controller("a"), Vec::new());
+    assert_eq!(actions(&mut engine), [Action::Leave(controller("b"))]);
+    // What it says afterwards is nobody's.
+    engine.on_log(NOW, &controller("b"), vec![subsystem("x", "t")]);
+    assert!(actions(&mut engine).is_empty());
+}
+
+#[test]
+fn all_ways_to_a_subsystem_are_its_paths() {
+    let mut engine = Engine::new(Policy::default());
+    engine.on_configured(NOW, [controller("d")], Vec::new());
+    engine.on_log(
+        NOW,
+        &controller("d"),
+        vec![subsystem("a", "t1"), subsystem("a", "t2"), subsystem("a", "t1")],
+    );
+    let watched = actions(&mut engine).into_iter().find_map(|action| match action {
+        Action::Watch(subsystem) => Some(subsystem),
+        _ => None,
+    });
+    let watched = watched.expect("it is watched");
+    assert_eq!(watched.places, [place("t1"), place("t2")]);
+    assert_eq!(watched.options, ["--hdr-digest"]);
+}
+
+#[test]
+fn tls_is_asked_for_where_nothing_else_is_served() {
+    let mut engine = Engine::new(Policy::default());
+    engine.on_configured(NOW, [controller("d")], Vec::new());
+    let entry = Entry::Subsystem { nqn: "a".to_owned(), place: place("t"), tls: true };
+    engine.on_log(NOW, &controller("d"), vec![entry]);
+    let options = actions(&mut engine).into_iter().find_map(|action| match action {
+        Action::Watch(subsystem) => Some(subsystem.options),
+        _ => None,
+    });
+    assert_eq!(options.unwrap(), ["--hdr-digest", "--tls"]);
+}
+
+#[test]
+fn what_appears_is_attached_and_what_was_removed_is_detached_after_a_while() {
+    let mut engine = attached();
+    engine.on_namespaces(NOW, "a", [1, 2]);
+    assert_eq!(disks(&mut engine), ["+a/2"]);
+    engine.on_attached(NOW, &disk("a", 2), true);
+    engine.on_namespaces(NOW, "a", [2]);
+    assert!(disks(&mut engine).is_empty(), "it may come back");
+    assert_eq!(until(&mut engine, NOW + Duration::from_secs(29)), Vec::<String>::new());
+    assert_eq!(until(&mut engine, NOW + Duration::from_secs(31)), ["-a/1"]);
+    engine.on_detached(NOW, &disk("a", 1), Detached::Gone);
+    // The subsystem with all of it.
+    engine.on_log(NOW, &controller("d"), Vec::new());
+    assert_eq!(until(&mut engine, NOW + Duration::from_secs(60)), ["-a/2"]);
+    engine.on_detached(NOW, &disk("a", 2), Detached::Gone);
+    assert_eq!(engine.counts(), (1, 0));
+}
+
+#[test]
+fn target_that_starts_again_loses_no_disk() {
+    let mut engine = attached();
+    let mut now = NOW;
+    for _ in 0..5 {
+        engine.on_log(now, &controller("d"), Vec::new());
+        now += Duration::from_secs(20);
+        assert_eq!(until(&mut engine, now), Vec::<String>::new());
+        engine.on_log(now, &controller("d"), vec![subsystem("a", "t")]);
+        engine.on_namespaces(now, "a", []);
+        now += Duration::from_secs(20);
+        assert_eq!(until(&mut engine, now), Vec::<String>::new());
+        engine.on_namespaces(now, "a", [1]);
+        assert!(disks(&mut engine).is_empty(), "it is attached still");
+    }
+    assert_eq!(engine.counts(), (1, 1));
+}
+
+#[test]
+fn disk_in_use_stays_until_it_is_not() {
+    let mut engine = attached();
+    engine.on_namespaces(NOW, "a", []);
+    let mut now = NOW + Duration::from_secs(30);
+    for _ in 0..3 {
+        assert_eq!(until(&mut engine, now), ["-a/1"]);
+        engine.on_detached(now, &disk("a", 1), Detached::InUse);
+        assert!(disks(&mut engine).is_empty());
+        now += Duration::from_secs(30);
+    }
+    assert_eq!(until(&mut engine, now), ["-a/1"]);
+    engine.on_detached(now, &disk("a", 1), Detached::Gone);
+    assert_eq!(engine.poll_timeout(), None);
+}
+
+#[test]
+fn attach_that_fails_is_tried_again_ever_more_seldom() {
+    let mut engine = Engine::new(Policy::default());
+    engine.on_configured(NOW, [controller("d")], Vec::new());
+    engine.on_log(NOW, &controller("d"), vec![subsystem("a", "t")]);
+    engine.on_namespaces(NOW, "a", [1]);
+    assert_eq!(disks(&mut engine), ["+a/1"]);
+    let (mut now, mut delays) = (NOW, Vec::new());
+    for _ in 0..8 {
+        engine.on_attached(now, &disk("a", 1), false);
+        let at = engine.poll_timeout().expect("it is tried again");
+        delays.push((at - now).as_secs());
+        now = at;
+        engine.on_timeout(now);
+        assert_eq!(disks(&mut engine), ["+a/1"]);
+    }
+    assert_eq!(delays, [2, 4, 8, 16, 32, 64, 120, 120]);
+    // What is no more wanted is not tried.
+    engine.on_attached(now, &disk("a", 1), false);
+    engine.on_namespaces(now, "a", []);
+    assert_eq!((engine.poll_timeout(), disks(&mut engine)), (None, Vec::new()));
+}
+
+#[test]
+fn policy_decides_and_its_change_counts_at_once() {
+    let mut engine = attached();
+    let entries = vec![subsystem("a", "t"), subsystem("b", "t")];
+    engine.on_log(NOW, &controller("d"), entries);
+    engine.on_namespaces(NOW, "b", [1]);
+    assert_eq!(disks(&mut engine), ["+b/1"]);
+    engine.on_attached(NOW, &disk("b", 1), true);
+    let denied = Policy::read_text("deny = [\"a\"]\ndetach_delay_s = 0");
+    engine.on_policy(NOW, denied);
+    assert_eq!(disks(&mut engine), ["-a/1"]);
+    engine.on_detached(NOW, &disk("a", 1), Detached::Gone);
+    let keeps = Policy::read_text("deny = [\"*\"]\ndetach = false");
+    engine.on_policy(NOW, keeps);
+    assert_eq!(until(&mut engine, NOW + Duration::from_secs(3600)), Vec::<String>::new());
+    assert_eq!(engine.counts().1, 1);
+}
+
+#[test]
+fn disk_of_somebody_else_is_not_attached_again_nor_detached() {
+    let mut engine = Engine::new(Policy::default());
+    engine.on_disks(NOW, [(disk("a", 1), false), (disk("a", 2), true), (disk("z", 1), true)]);
+    engine.on_configured(NOW, [controller("d")], Vec::new());
+    // Nothing is known yet of what is gone.
+    assert_eq!(until(&mut engine, NOW + Duration::from_secs(3600)), Vec::<String>::new());
+    let now = NOW + Duration::from_secs(3600);
+    engine.on_log(now, &controller("d"), vec![subsystem("a", "t")]);
+    engine.on_namespaces(now, "a", [3]);
+    assert_eq!(disks(&mut engine), ["+a/3"]);
+    engine.on_attached(now, &disk("a", 3), true);
+    assert_eq!(until(&mut engine, now + Duration::from_secs(60)), ["-a/2", "-z/1"]);
+}
+
+#[test]
+fn disk_that_a_person_detached_stays_away_until_it_was_gone() {
+    let mut engine = attached();
+    engine.on_listed(&BTreeSet::from([disk("a", 1)]));
+    assert_eq!(engine.counts(), (1, 1));
+    engine.on_listed(&BTreeSet::new());
+    engine.on_namespaces(NOW, "a", [1]);
+    assert!(disks(&mut engine).is_empty());
+    engine.on_namespaces(NOW, "a", []);
+    engine.on_namespaces(NOW, "a", [1]);
+    assert_eq!(disks(&mut engine), ["+a/1"]);
+}
+
+#[test]
+fn subsystem_that_is_named_itself_needs_no_discovery_controller() {
+    let mut engine = Engine::new(Policy::default());
+    let named = Subsystem { nqn: "a".to_owned(), places: vec![place("t")], options: Vec::new() };
+    engine.on_configured(NOW, [], vec![named.clone()]);
+    assert_eq!(actions(&mut engine), [Action::Watch(named)]);
+    engine.on_namespaces(NOW, "a", [7]);
+    assert_eq!(disks(&mut engine), ["+a/7"]);
+}

@@ -1,0 +1,23 @@
+//! Attaching what discovery controllers list: once (`nvmf connect-all`), or for as long as they are there (`nvmf discoverd`).
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `sources` | where to begin: options, `discovery.conf`, `config.json` |
+//! | `mdns` | where to begin: what is announced on the network |
+//! | `policy` | what is attached, and what becomes of what is gone: `discoverd.toml` |
+//! | `entries` | discovery logs, as the engine wants them |
+//! | `engine` | what is followed, attached and detached: decisions, without I/O |
+//! | `service` | doing that: connections, attached disks, signals, systemd |
+
+mod engine;
+mod entries;
+mod mdns;
+mod policy;
+mod service;
+mod sources;
+
+pub(crate) use engine::{Controller, Place};
+pub(crate) use mdns::{Announced, Browser};
+pub(crate) use policy::Policy;
+pub(crate) use service::{Begin, Outcome, attach_all, follow};
+pub(crate) use sources::{Sources, given};

@@ -1,0 +1,429 @@
+//! Doing what the engine wants: connections to discovery controllers and subsystems, disks attached and detached.
+
+use super::engine::{Action, Controller, Detached, Disk, Engine, Entry, Subsystem};
+use super::entries::entries;
+use super::mdns::{Announced, Browser};
+use super::policy::Policy;
+use super::sources::Sources;
+use crate::attach::{self, Listed, Registry};
+use crate::connect::{connect, reach};
+use crate::print::chain;
+use anyhow::{Context, Result, anyhow};
+use nvmf_attached::{Attachment, State};
+use nvmf_initiator::{Change, Discovery};
+use sd_notify::NotifyState;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::{Duration, Instant};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::sleep;
+
+/// Before a controller that was never reached is tried again; doubled each time.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(30);
+/// Keep Alive of connections on which little happens, as nvme-cli's to discovery controllers.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+/// No disk disappears from the list without somebody's doing: how often that is looked at where nothing else happens.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// Where to begin, and what is wanted; read again on SIGHUP.
+pub(crate) struct Begin {
+    pub(crate) sources: Sources,
+    pub(crate) policy: Policy,
+}
+
+/// What became of an attempt to attach everything.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    /// What is attached now and was not.
+    pub(crate) attached: Vec<Attachment>,
+    /// What was attached already.
+    pub(crate) already: Vec<Attachment>,
+    /// What could not be reached or attached, and why.
+    pub(crate) failures: Vec<String>,
+}
+
+/// What happened.
+enum Event {
+    Log(Controller, Vec<Entry>),
+    Namespaces(String, Vec<u32>),
+    Attached(Disk, Result<Box<Attachment>>),
+    Detached(Disk, Detached),
+    /// A controller or a subsystem cannot be reached.
+    Failed(String),
+}
+
+/// Attaches what discovery controllers list now, and ends.
+pub(crate) async fn attach_all(begin: Begin) -> Result<Outcome> {
+    let mut service = Service::new(begin.policy, false)?;
+    let before = service.begin(begin.sources)?;
+    service.outcome.already = before;
+    while !service.engine.is_settled() {
+        let event = service.events.recv().await.context("nothing is under way")?;
+        service.on_event(event);
+    }
+    let mut outcome = service.outcome;
+    // Those that nobody lists are not meant.
+    let listed = |disk: &Attachment| service.wanted.contains(&disk.nqn);
+    outcome.already.retain(listed);
+    Ok(outcome)
+}
+
+/// Attaches what discovery controllers list, and detaches what they list no more, until it is stopped.
+pub(crate) async fn follow(read: impl Fn() -> Result<Begin>) -> Result<()> {
+    let Begin { sources, policy } = read()?;
+    let (announced, mut announcements) = unbounded_channel::<Announced>();
+    let mut browser = start_browser(&policy, &announced)?;
+    let mut service = Service::new(policy, true)?;
+    let mut signals = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
+    let mut reload = signal(SignalKind::hangup())?;
+    service.begin(sources)?;
+    notify(&[NotifyState::Ready]);
+    let [terminate, interrupt] = &mut signals;
+    loop {
+        service.tell_status();
+        let wait =
+            service.engine.poll_timeout().map_or(LOOK, |at| at.saturating_sub(service.start.elapsed()));
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = reload.recv() => match read() {
+                Ok(Begin { sources, policy }) => {
+                    browser = match (browser, policy.mdns) {
+                        (Some(browser), true) => Some(browser),
+                        (None, true) => start_browser(&policy, &announced)?,
+                        (_, false) => {
+                            service.announced.clear();
+                            None
+                        }
+                    };
+                    service.on_reload(sources, policy);
+                }
+                Err(error) => tracing::error!("nothing is changed: {}", chain(&error)),
+            },
+            Some(Announced { kind, places }) = announcements.recv() => {
+                service.announced.insert(kind, places);
+                service.configure();
+            }
+            event = service.events.recv() => {
+                let event = event.context("nothing is under way")?;
+                service.on_event(event);
+            }
+            () = sleep(wait.min(LOOK)) => {
+                service.look();
+                let now = service.start.elapsed();
+                service.engine.on_timeout(now);
+                service.act();
+            }
+        }
+    }
+    // Its disks stay: others look after them.
+    notify(&[NotifyState::Stopping]);
+    drop(browser);
+    Ok(())
+}
+
+fn start_browser(policy: &Policy, tell: &UnboundedSender<Announced>) -> Result<Option<Browser>> {
+    policy.mdns.then(|| Browser::start(tell)).transpose()
+}
+
+fn notify(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::debug!(%error, "systemd does not listen");
+    }
+}
+
+struct Service {
+    engine: Engine,
+    /// It goes on: what cannot be reached is tried again.
+    follows: bool,
+    form: String,
+    sources: Sources,
+    /// Discovery controllers that are announced on the network, by kind.
+    announced: BTreeMap<&'static str, Vec<super::engine::Place>>,
+    followed: HashMap<Controller, JoinHandle<()>>,
+    watched: HashMap<String, JoinHandle<()>>,
+    /// Subsystems that some controller lists, or that are named.
+    wanted: BTreeSet<String>,
+    tell: UnboundedSender<Event>,
+    events: UnboundedReceiver<Event>,
+    outcome: Outcome,
+    status: String,
+    start: Instant,
+}
+
+impl Service {
+    fn new(policy: Policy, follows: bool) -> Result<Self> {
+        let (tell, events) = unbounded_channel();
+        Ok(Self {
+            form: policy.form.clone(),
+            engine: Engine::new(policy),
+            follows,
+            sources: Sources::default(),
+            announced: BTreeMap::new(),
+            followed: HashMap::new(),
+            watched: HashMap::new(),
+            wanted: BTreeSet::new(),
+            tell,
+            events,
+            outcome: Outcome::default(),
+            status: String::new(),
+            start: Instant::now(),
+        })
+    }
+
+    /// Begins with these sources; the disks that are attached already.
+    fn begin(&mut self, sources: Sources) -> Result<Vec<Attachment>> {
+        let now = self.start.elapsed();
+        let disks: Vec<_> = Registry::of_this_user().list()?.into_iter().map(|listed| listed.disk).collect();
+        self.engine.on_disks(now, disks.iter().map(|disk| (of(disk), disk.by_discovery)));
+        self.sources = sources;
+        self.configure();
+        Ok(disks)
+    }
+
+    fn on_reload(&mut self, sources: Sources, policy: Policy) {
+        tracing::info!("the configuration was read again");
+        self.form.clone_from(&policy.form);
+        self.sources = sources;
+        self.engine.on_policy(self.start.elapsed(), policy);
+        self.configure();
+    }
+
+    fn configure(&mut self) {
+        let announced = self.announced.values().flatten();
+        let announced = announced.map(|place| Controller { place: place.clone(), options: Vec::new() });
+        let named = self.sources.controllers.iter().cloned();
+        let places: BTreeSet<_> = self.sources.controllers.iter().map(|it| it.place.clone()).collect();
+        let all = named.chain(announced.filter(|it| !places.contains(&it.place)));
+        let now = self.start.elapsed();
+        self.engine.on_configured(now, all, self.sources.subsystems.clone());
+        self.act();
+    }
+
+    fn on_event(&mut self, event: Event) {
+        let now = self.start.elapsed();
+        match event {
+            Event::Log(controller, log) => self.engine.on_log(now, &controller, log),
+            Event::Namespaces(nqn, nsids) => self.engine.on_namespaces(now, &nqn, nsids),
+            Event::Attached(disk, Ok(attached)) => {
+                if self.follows {
+                    tracing::info!("attached {attached}");
+                }
+                self.outcome.attached.push(*attached);
+                self.engine.on_attached(now, &disk, true);
+            }
+            Event::Attached(disk, Err(error)) => {
+                self.fail(format!("{} namespace {}: {}", disk.nqn, disk.nsid, chain(&error)));
+                self.engine.on_attached(now, &disk, false);
+            }
+            Event::Detached(disk, how) => self.engine.on_detached(now, &disk, how),
+            Event::Failed(reason) => self.fail(reason),
+        }
+        self.look();
+        self.act();
+    }
+
+    fn fail(&mut self, reason: String) {
+        if self.follows {
+            tracing::warn!("{reason}");
+        } else {
+            self.outcome.failures.push(reason);
+        }
+    }
+
+    /// Sees which disks there are still.
+    fn look(&mut self) {
+        if let Ok(disks) = Registry::of_this_user().list() {
+            self.engine.on_listed(&disks.iter().map(|listed| of(&listed.disk)).collect());
+        }
+    }
+
+    fn act(&mut self) {
+        while let Some(action) = self.engine.poll_action() {
+            match action {
+                Action::Follow(controller) => {
+                    let task =
+                        tokio::spawn(follow_controller(controller.clone(), self.follows, self.tell.clone()));
+                    self.followed.insert(controller, task);
+                }
+                Action::Leave(controller) => {
+                    if let Some(task) = self.followed.remove(&controller) {
+                        task.abort();
+                    }
+                }
+                Action::Watch(subsystem) => {
+                    self.wanted.insert(subsystem.nqn.clone());
+                    let nqn = subsystem.nqn.clone();
+                    let task = tokio::spawn(watch(subsystem, self.follows, self.tell.clone()));
+                    if let Some(before) = self.watched.insert(nqn, task) {
+                        before.abort();
+                    }
+                }
+                Action::Unwatch(nqn) => {
+                    if let Some(task) = self.watched.remove(&nqn) {
+                        task.abort();
+                    }
+                }
+                Action::Attach(disk, subsystem) => self.attach(disk, &subsystem),
+                Action::Detach(disk) => self.detach(disk),
+            }
+        }
+    }
+
+    fn attach(&self, disk: Disk, subsystem: &Subsystem) {
+        let mut arguments = subsystem.attach(&disk);
+        arguments.push(format!("--as={}", self.form));
+        if self.follows {
+            arguments.push("--by-discovery".to_owned());
+        }
+        let tell = self.tell.clone();
+        tokio::spawn(async move {
+            let attached =
+                spawn_blocking(move || attach::in_background(arguments.into_iter().map(Into::into)));
+            let attached = attached.await.unwrap_or_else(|_| Err(anyhow!("the attaching thread has ended")));
+            let _ = tell.send(Event::Attached(disk, attached.map(Box::new)));
+        });
+    }
+
+    fn detach(&self, disk: Disk) {
+        let tell = self.tell.clone();
+        tokio::spawn(async move {
+            let meant = disk.clone();
+            let how = spawn_blocking(move || detach(&meant)).await.unwrap_or(Detached::Failed);
+            let _ = tell.send(Event::Detached(disk, how));
+        });
+    }
+
+    fn tell_status(&mut self) {
+        let (controllers, disks) = self.engine.counts();
+        let status = format!("{controllers} discovery controllers, {disks} disks");
+        if status != self.status {
+            notify(&[NotifyState::Status(&status)]);
+            self.status = status;
+        }
+    }
+}
+
+/// Which disk an entry is of.
+fn of(disk: &Attachment) -> Disk {
+    Disk { nqn: disk.nqn.clone(), nsid: disk.nsid }
+}
+
+/// Detaches a disk that discovery has attached, unless it is in use.
+fn detach(disk: &Disk) -> Detached {
+    let listed = Registry::of_this_user().list().unwrap_or_default();
+    let meant = |listed: &Listed| of(&listed.disk) == *disk && listed.disk.by_discovery;
+    let Some(listed) = listed.into_iter().find(meant) else { return Detached::Gone };
+    if listed.disk.state == State::Ending {
+        return Detached::InUse;
+    }
+    if !listed.is_idle() {
+        tracing::info!("{} is gone from discovery, but its disk is in use: it stays", listed.disk);
+        return Detached::InUse;
+    }
+    match listed.detach(false) {
+        Ok(()) => {
+            tracing::info!("detached {}", listed.disk);
+            Detached::Gone
+        }
+        Err(error) => {
+            tracing::warn!("{}: {}", listed.disk, chain(&error));
+            // Of one that was removed at its target nothing can be flushed any more.
+            if listed.exists() { Detached::Failed } else { Detached::Gone }
+        }
+    }
+}
+
+/// Stays connected to a discovery controller, and tells its log: at once and whenever it changes. Or tells it once.
+async fn follow_controller(controller: Controller, follows: bool, tell: UnboundedSender<Event>) {
+    let said = |log: &nvmf_initiator::DiscoveryLog| Event::Log(controller.clone(), entries(&log.entries));
+    let mut delay = RETRY_DELAY;
+    let mut before = String::new();
+    loop {
+        let connected = async {
+            let mut options = controller.connection()?;
+            if !follows {
+                return Ok((reach(options, nvmf_initiator::discover).await?.0, None));
+            }
+            (options.keep_alive, options.ctrl_loss_timeout) = (KEEP_ALIVE, None);
+            let discovery = reach(options, Discovery::connect).await?.0;
+            Ok::<_, anyhow::Error>((discovery.log(), Some(discovery)))
+        };
+        match connected.await {
+            Ok((log, discovery)) => {
+                let _ = tell.send(said(&log));
+                let Some(mut discovery) = discovery else { return };
+                (delay, before) = (RETRY_DELAY, String::new());
+                while let Some(log) = discovery.changed().await {
+                    let _ = tell.send(said(&log));
+                }
+            }
+            Err(error) => {
+                let reason = format!("discovery at {}: {}", controller.place, chain(&error));
+                if reason != before {
+                    let _ = tell.send(Event::Failed(reason.clone()));
+                    before = reason;
+                }
+            }
+        }
+        if !follows {
+            // It lists nothing now.
+            let _ = tell.send(Event::Log(controller.clone(), Vec::new()));
+            return;
+        }
+        sleep(delay).await;
+        delay = (delay * 2).min(RETRY_DELAY_MAX);
+    }
+}
+
+/// Stays connected to a subsystem, and tells its namespaces: at once and whenever they change. Or tells them once.
+async fn watch(subsystem: Subsystem, follows: bool, tell: UnboundedSender<Event>) {
+    let nqn = subsystem.nqn.clone();
+    let mut delay = RETRY_DELAY;
+    let mut before = String::new();
+    loop {
+        let connected = async {
+            let mut options = subsystem.connection()?;
+            (options.io_queues, options.write_queues, options.queue_depth) = (1, 0, 2);
+            if follows {
+                (options.keep_alive, options.ctrl_loss_timeout) = (KEEP_ALIVE, None);
+            }
+            Ok::<_, anyhow::Error>(connect(options).await?.0)
+        };
+        match connected.await {
+            Ok(connection) => {
+                (delay, before) = (RETRY_DELAY, String::new());
+                let mut changes = connection.changes();
+                let said = || connection.namespaces().iter().map(|namespace| namespace.nsid.0).collect();
+                let _ = tell.send(Event::Namespaces(nqn.clone(), said()));
+                if !follows {
+                    return connection.close().await;
+                }
+                loop {
+                    match changes.next().await {
+                        Change::Namespaces => {
+                            let _ = tell.send(Event::Namespaces(nqn.clone(), said()));
+                        }
+                        Change::State(nvmf_initiator::ConnectionState::Lost) => break,
+                        _ => {}
+                    }
+                }
+            }
+            Err(error) => {
+                let reason = format!("{nqn}: {}", chain(&error));
+                if reason != before {
+                    let _ = tell.send(Event::Failed(reason.clone()));
+                    before = reason;
+                }
+            }
+        }
+        if !follows {
+            let _ = tell.send(Event::Namespaces(nqn.clone(), Vec::new()));
+            return;
+        }
+        sleep(delay).await;
+        delay = (delay * 2).min(RETRY_DELAY_MAX);
+    }
+}

@@ -1,0 +1,134 @@
+# What: each verb of `nvmf` shows under nvme-cli's names what nvme-cli shows of the same target through the kernel
+# Seconds: 240
+. "$LAB/lib.sh"
+
+HOSTNQN=nqn.2014-08.org.nvmexpress:uuid:2e0f4d6a-51c5-4c0d-9a2b-64d0c5b1f0a9
+HOSTID=2e0f4d6a-51c5-4c0d-9a2b-64d0c5b1f0a9
+
+connected() {
+    nvme connect -t tcp -a "$GUEST" -s 4420 -n "$NQN" --hostnqn=$HOSTNQN --hostid=$HOSTID
+    wait_for 50 controller_disk
+}
+
+# A host of its own: the same identity is connected twice.
+ours() {
+    ours_verb=$1
+    shift
+    nvmf "$ours_verb" -t tcp -a "$GUEST" --trsvcid 4420 -n "$NQN" --hostnqn $HOSTNQN --hostid $HOSTID "$@"
+}
+
+# `same NAMES DIFFERENT`: each field of theirs in /run/theirs.json is in /run/ours.json, and has its value, but for the
+# names that are listed. Numbers may be texts on one side.
+same() {
+    jq -n --slurpfile theirs /run/theirs.json --slurpfile ours /run/ours.json \
+        --argjson missing "$1" --argjson different "$2" '
+        def flat: [paths(type != "object" and type != "array") as $p | {key: ($p | map(tostring) | join(".")), value: (getpath($p) | tostring | ascii_downcase | gsub("^ +| +$"; ""))}] | from_entries;
+        ($theirs[0] | flat) as $t | ($ours[0] | flat) as $o
+        | { missing: [$t | keys[] | select($o[.] == null)] , different: [$t | keys[] | select($o[.] != null and $o[.] != $t[.]) | {(.): [$t[.], $o[.]]}] }
+        | .missing |= map(select(. as $name | ($missing | any(. as $re | $name | test("^(" + $re + ")$"))) | not))
+        | .different |= map(select((keys[0]) as $name | ($different | any(. as $re | $name | test("^(" + $re + ")$"))) | not))' \
+        >/run/difference.json
+    jq -e '.missing == [] and .different == []' /run/difference.json >/dev/null || {
+        cat /run/difference.json
+        return 1
+    }
+}
+
+device() { echo "/dev/$(controller)"; }
+
+id_ctrl() {
+    nvme id-ctrl "$(device)" -o json >/run/theirs.json
+    ours id-ctrl -o json >/run/ours.json
+    same '["psds.*", "vs.*"]' '["cntlid"]'
+}
+
+id_ns() {
+    nvme id-ns "$(controller_disk)" -o json >/run/theirs.json
+    ours id-ns -o json >/run/ours.json
+    same '["vs.*"]' '[]'
+}
+
+smart_log() {
+    nvme smart-log "$(device)" -o json >/run/theirs.json
+    ours smart-log -o json >/run/ours.json
+    same '["temperature_sensor_.*", "thm_.*"]' '["data_units_.*", "host_.*_commands", "controller_busy_time", "num_err_log_entries"]'
+}
+
+ana_log() {
+    nvme ana-log "$(device)" -o json >/run/theirs.json
+    ours ana-log -o json >/run/ours.json
+    same '[]' '[]'
+}
+
+error_log() {
+    nvme error-log "$(device)" -e 4 -o json >/run/theirs.json
+    ours error-log -e 4 -o json >/run/ours.json
+    # Each controller has its own log: the names are what is compared.
+    same '[]' '["errors.*"]'
+}
+
+reservations() {
+    nvme resv-register "$(controller_disk)" -n 1 --nrkey=0xabcd --rrega=0
+    nvme resv-acquire "$(controller_disk)" -n 1 --crkey=0xabcd --rtype=1 --racqa=0
+    nvme resv-report "$(controller_disk)" -n 1 -e 1 -o json >/run/theirs.json
+    ours resv-report --nsid 1 -o json >/run/ours.json
+    same '[]' '["regctlext.*cntlid"]'
+    # What one registers the other releases.
+    ours resv-release --nsid 1 --crkey 0xabcd --rtype 1
+    ours resv-register --nsid 1 --crkey 0xabcd --rrega 1
+    nvme resv-report "$(controller_disk)" -n 1 -e 1 -o json | jq -e '.regctl == 0'
+}
+
+registers() {
+    nvme show-regs "$(device)" -o json >/run/theirs.json
+    ours show-regs -o json >/run/ours.json
+    # Over Fabrics there are no others.
+    same '["intms", "intmc", "nssr.*", "crto", "aqa", "asq", "acq", "cmb.*", "bp.*", "pmr.*"]' '[]'
+}
+
+features() {
+    for feature in 0x06 0x07 0x0b 0x0f; do
+        nvme get-feature "$(device)" -f $feature | sed 's/.*value[: ]*//; s/^0x0*//' >/run/theirs
+        ours get-feature --feature-id $feature | sed 's/.*value[: ]*//; s/^0x0*//' >/run/ours
+        [ "$(tail -1 /run/theirs)" = "$(tail -1 /run/ours)" ] || { echo "feature $feature:"; cat /run/theirs /run/ours; return 1; }
+    done
+}
+
+discovery() {
+    nvme discover -t tcp -a "$GUEST" -s 4420 --hostnqn=$HOSTNQN --hostid=$HOSTID -o json >/run/theirs.json
+    nvmf discover -t tcp -a "$GUEST" -s 4420 -q $HOSTNQN -I $HOSTID -o json >/run/ours.json
+    same '["device"]' '[]'
+}
+
+# The names of their lists are in ours; the values are of other controllers.
+lists() {
+    nvmf attach -t tcp -a "$GUEST" -n "$NQN" --hostnqn $HOSTNQN --hostid $HOSTID --as socket --duplicate-connect
+    nvme list-subsys -o json | jq '[.[] | {Subsystems: [.Subsystems[] | select(.NQN == "'"$NQN"'")]}]' >/run/theirs.json
+    nvmf list-subsys -o json >/run/ours.json
+    same '[]' '[".*Name", ".*IOPolicy", ".*Address"]'
+    nvmf detach --all
+}
+
+keys() {
+    nvme gen-dhchap-key -m 1 -s "$(printf '5a%.0s' $(seq 32))" -n $HOSTNQN >/run/theirs
+    nvmf check-dhchap-key -k "$(cat /run/theirs)"
+    nvmf gen-dhchap-key -m 2 >/run/ours
+    nvme check-dhchap-key -k "$(cat /run/ours)"
+}
+
+modprobe nvme-tcp
+must 'target starts' our_target tcp
+must 'the kernel is connected' connected
+step 'id-ctrl' id_ctrl
+step 'id-ns' id_ns
+step 'smart-log' smart_log
+step 'ana-log' ana_log
+step 'error-log' error_log
+step 'resv-register, resv-acquire, resv-report, resv-release' reservations
+step 'show-regs' registers
+step 'get-feature' features
+step 'discover' discovery
+step 'list-subsys' lists
+step 'gen-dhchap-key, check-dhchap-key' keys
+step 'disconnect' disconnect
+finish

@@ -1,0 +1,435 @@
+//! What the command `nvmf` tells of attached disks, and what it attaches by discovery.
+
+use nvmf_tests::nbd;
+use nvmf_tests::process::{self, Target};
+use nvmf_tests::site::{Site, fails, json, refuses, succeeds};
+use serde_json::Value;
+use std::net::UdpSocket;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+const SIZE: u64 = 1 << 20;
+/// Longer than an attempt to connect again is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A target over NVMe/TCP with two listeners, which `ctl` reaches.
+struct Rig {
+    site: Site,
+    target: Target,
+    second_port: u16,
+}
+
+impl Rig {
+    fn start(name: &str, disks: u32) -> Self {
+        let site = Site::new(name).expect("a site");
+        let second_port = process::free_port().expect("a port");
+        let disks: Vec<_> = (1..=disks).map(|disk| site.disk(&format!("{disk}.img"), SIZE)).collect();
+        let subsystem = site.subsystem(&disks);
+        let second = format!("[[listener]]\naddress = \"127.0.0.1:{second_port}\"\ntransport = \"tcp\"\n");
+        site.configure(&format!("transport = \"tcp\"\n{second}{subsystem}")).expect("a configuration");
+        let path = site.path("target.toml");
+        let text = std::fs::read_to_string(&path).expect("the configuration");
+        let socket = format!("[target]\ncontrol_socket = \"{}\"", site.path("control.sock").display());
+        std::fs::write(&path, text.replace("[target]", &socket)).expect("a configuration");
+        let target = site.serve().expect("a target");
+        Self { site, target, second_port }
+    }
+
+    fn ctl(&self, arguments: &[&str]) {
+        let mut call = Command::new(process::program("nvmf-target").expect("nvmf-target"));
+        call.arg("ctl").arg("--socket").arg(self.site.path("control.sock")).args(arguments);
+        succeeds(&mut call).unwrap_or_else(|error| panic!("{error}\n{}", self.target.log()));
+    }
+
+    fn attach(&self, more: &[&str]) -> Value {
+        let arguments = ["-t", "tcp", "-n", &self.site.nqn, "--as", "socket", "-o", "json"];
+        json(&mut self.site.call("attach", &[&arguments, more].concat()).expect("nvmf")).expect("attached")
+    }
+
+    /// Prints JSON without a target's address.
+    fn shown(&self, arguments: &[&str]) -> Value {
+        json(&mut self.site.local(&[arguments, &["-o", "json"]].concat()).expect("nvmf")).expect("JSON")
+    }
+
+    fn text(&self, arguments: &[&str]) -> String {
+        succeeds(&mut self.site.local(arguments).expect("nvmf")).expect("a list")
+    }
+
+    fn disks(&self) -> Vec<Value> {
+        self.shown(&["list"])["disks"].as_array().expect("disks").clone()
+    }
+
+    fn state(&self) -> String {
+        self.disks().first().and_then(|disk| disk["state"].as_str().map(str::to_owned)).unwrap_or_default()
+    }
+
+    fn nsids(&self) -> Vec<u64> {
+        self.disks().iter().filter_map(|disk| disk["nsid"].as_u64()).collect()
+    }
+
+    fn paths(&self) -> Vec<Value> {
+        let list = self.shown(&["list-subsys"]);
+        list[0]["Subsystems"][0]["Paths"].as_array().cloned().unwrap_or_default()
+    }
+
+    fn detach_all(&self) {
+        succeeds(&mut self.site.local(&["detach", "--all"]).expect("nvmf")).expect("detached");
+    }
+}
+
+fn client(disk: &Value) -> nbd::Client {
+    nbd::Client::connect(Path::new(disk["socket"].as_str().expect("a socket"))).expect("a client")
+}
+
+#[test]
+fn disk_that_cannot_be_used_is_not_live() {
+    let it = Rig::start("tool-state", 2);
+    let address = it.site.address.to_string();
+    let disk = it.attach(&["--nsid", "2"]);
+    assert_eq!(it.state(), "live");
+    for listener in [&address, &format!("127.0.0.1:{}", it.second_port)] {
+        it.ctl(&["ana", "set", listener, "1", "inaccessible"]);
+    }
+    process::until("it is inaccessible", || it.state() == "inaccessible").expect("it is");
+    let reason = it.disks()[0]["reason"].as_str().unwrap_or_default().to_owned();
+    assert!(reason.contains("ANA: inaccessible"), "{reason}");
+    assert!(it.text(&["list"]).contains("inaccessible: the target gives no access"));
+    it.ctl(&["ana", "set", &address, "1", "optimized"]);
+    process::until("it is live", || it.state() == "live").expect("it is");
+    client(&disk).write(0, &[1; 4096]).expect("written");
+    it.ctl(&["namespace", "remove", &it.site.nqn, "2"]);
+    process::until("it is removed", || it.state() == "removed").expect("it is");
+    assert!(it.text(&["list"]).contains("does not have namespace 2 any more"));
+    let _ = process::run(&mut it.site.local(&["detach", "--all", "--force"]).expect("nvmf"));
+    it.target.stop().expect("a clean stop");
+}
+
+#[test]
+fn tree_shows_each_path_its_state_and_when_it_is_tried_again() {
+    let it = Rig::start("tool-tree", 1);
+    // Nobody listens there.
+    let deaf = UdpSocket::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port").port();
+    let (second, third) = (format!("127.0.0.1:{}", it.second_port), format!("127.0.0.1:{deaf}"));
+    it.attach(&["--path", &second, "--path", &third, "--iopolicy", "round-robin"]);
+    let states = || it.paths().iter().map(|path| path["State"].clone()).collect::<Vec<_>>();
+    process::until("the first two are live", || states() == ["live", "live", "connecting"])
+        .unwrap_or_else(|_| panic!("{:?}", it.paths()));
+    let paths = it.paths();
+    assert_eq!(paths[0]["Address"], format!("traddr=127.0.0.1,trsvcid={}", it.site.address.port()));
+    assert_eq!((&paths[1]["Transport"], &paths[1]["ANAState"]), (&"tcp".into(), &"optimized".into()));
+    assert_ne!(paths[0]["CNTLID"], paths[1]["CNTLID"]);
+    let waits = || {
+        let path = it.paths()[2].clone();
+        let next = path["NextAttempt"].as_f64().is_some_and(|next| next <= 10.0);
+        next && path["Reason"].as_str().is_some_and(|reason| reason.contains("cannot reach"))
+    };
+    process::until("the time of the next attempt is known", waits)
+        .unwrap_or_else(|_| panic!("{:?}", it.paths()));
+    let list = it.shown(&["list-subsys"]);
+    let subsystem = &list[0]["Subsystems"][0];
+    assert_eq!(
+        (&subsystem["NQN"], &subsystem["IOPolicy"]),
+        (&it.site.nqn.as_str().into(), &"round-robin".into())
+    );
+    assert_eq!(subsystem["Namespaces"][0]["NSID"], 1);
+    assert!(list[0]["HostNQN"].as_str().is_some_and(|nqn| nqn.contains("uuid")), "{list}");
+    let text = it.text(&["list-subsys"]);
+    assert!(text.contains("live optimized") && text.contains("connecting"), "{text}");
+    assert!(text.contains("next attempt in") || text.contains("an attempt is under way"), "{text}");
+    fails(&mut it.site.local(&["list-subsys", "/dev/no-such"]).expect("nvmf"), &["no such disk"])
+        .expect("a message");
+    it.detach_all();
+    assert_eq!(it.shown(&["list-subsys"]), Value::Array(Vec::new()));
+    it.target.stop().expect("a clean stop");
+}
+
+#[test]
+fn statistics_are_what_was_done() {
+    let it = Rig::start("tool-top", 1);
+    let disk = it.attach(&[]);
+    let mut client = client(&disk);
+    let socket = disk["socket"].as_str().expect("a socket").to_owned();
+    for block in 0..8 {
+        client.write(block * 4096, &[1; 4096]).expect("written");
+    }
+    let mut bytes = [0; 8192];
+    client.read(0, &mut bytes).expect("read");
+    let info = it.shown(&["info", &socket])["disks"][0].clone();
+    let done = &info["statistics"];
+    assert_eq!(
+        (&done["writes"]["operations"], &done["writes"]["bytes"]),
+        (&8.into(), &32768.into()),
+        "{info}"
+    );
+    assert_eq!((&done["reads"]["operations"], &done["reads"]["bytes"]), (&1.into(), &8192.into()), "{info}");
+    assert_eq!((&done["writes"]["failed"], &done["in_flight"]), (&0.into(), &0.into()), "{info}");
+    assert!(done["writes"]["p99_us"].as_f64() >= done["writes"]["p50_us"].as_f64(), "{info}");
+    let text = it.text(&["info", &socket]);
+    assert!(text.contains("writes:      8, 32.00 KiB") && text.contains("model:"), "{text}");
+
+    // Over the interval only.
+    let top = it.shown(&["top", "--once", "-i", "0.1"]);
+    let idle = &top["disks"][0];
+    assert_eq!((&idle["state"], &idle["reads"]["per_s"]), (&"live".into(), &0.0.into()), "{top}");
+    let mut call = it.site.local(&["top", "--once", "-i", "2", "-o", "json"]).expect("nvmf");
+    let mut top = call.stdout(Stdio::piped()).spawn().expect("nvmf");
+    while top.try_wait().expect("it runs").is_none() {
+        client.write(0, &[2; 4096]).expect("written");
+    }
+    let top: Value = serde_json::from_slice(&top.wait_with_output().expect("it ends").stdout).expect("JSON");
+    let busy = &top["disks"][0]["writes"];
+    assert!(busy["per_s"].as_f64() > Some(1.0) && busy["p50_us"].as_f64() > Some(0.0), "{top}");
+    let table = it.text(&["top", "--once", "-i", "0.1"]);
+    assert!(table.contains("DISK") && table.contains(".sock"), "{table}");
+    drop(client);
+    it.detach_all();
+    it.target.stop().expect("a clean stop");
+}
+
+#[test]
+fn reset_connects_again_and_rescan_asks_again() {
+    let it = Rig::start("tool-reset", 1);
+    let disk = it.attach(&["--reconnect-delay", "0"]);
+    let cntlid = || it.paths()[0]["CNTLID"].as_u64();
+    let before = cntlid();
+    succeeds(&mut it.site.local(&["ns-rescan", &it.site.nqn]).expect("nvmf")).expect("asked again");
+    assert_eq!(cntlid(), before);
+    succeeds(&mut it.site.local(&["reset", &it.site.nqn]).expect("nvmf")).expect("reset");
+    process::until_within("another controller", PATIENCE, || cntlid().is_some_and(|now| Some(now) != before))
+        .unwrap_or_else(|_| panic!("{:?}", it.paths()));
+    client(&disk).write(0, &[1; 4096]).expect("written");
+    it.detach_all();
+    fails(&mut it.site.local(&["reset", &it.site.nqn]).expect("nvmf"), &["no such disk"]).expect("a message");
+    it.target.stop().expect("a clean stop");
+}
+
+#[test]
+fn of_several_namespaces_one_must_be_named() {
+    let it = Rig::start("tool-several", 2);
+    std::fs::write(it.site.path("data"), [1; 4096]).expect("a file");
+    let data = it.site.path("data").display().to_string();
+    let call = |command: &str, more: &[&str]| {
+        it.site.call(command, &[&["-t", "tcp", "-n", &it.site.nqn], more].concat()).expect("nvmf")
+    };
+    for (command, more) in [
+        ("write", &[data.as_str()][..]),
+        ("flush", &[]),
+        ("resv-report", &[]),
+        ("resv-register", &["--nrkey", "1"]),
+        ("id-ns", &[]),
+        ("write-zeroes", &["--start-block", "0", "--block-count", "0"]),
+    ] {
+        refuses(&mut call(command, more), &["has several namespaces: 1 (", "--nsid"]).expect(command);
+        succeeds(&mut call(command, &[more, &["--nsid", "2"]].concat())).expect(command);
+    }
+    it.target.stop().expect("a clean stop");
+}
+
+#[test]
+fn registers_are_shown_under_their_names() {
+    let it = Rig::start("tool-regs", 1);
+    let call = |more: &[&str]| {
+        it.site.call("show-regs", &[&["-t", "tcp", "-n", &it.site.nqn], more].concat()).expect("nvmf")
+    };
+    let registers = json(&mut call(&["-o", "json"])).expect("JSON");
+    assert!(registers["cap"].as_u64().is_some_and(|cap| cap & 0xffff > 0), "{registers}");
+    assert_eq!((&registers["csts"], registers["cc"].as_u64().map(|cc| cc & 1)), (&1.into(), Some(1)));
+    assert!(succeeds(&mut call(&[])).expect("text").lines().any(|line| line.starts_with("csts    : 1")));
+    it.target.stop().expect("a clean stop");
+}
+
+#[test]
+fn exit_status_is_what_the_table_says() {
+    let it = Rig::start("tool-status", 1);
+    let on_target = |command: &str, more: &[&str]| {
+        it.site.call(command, &[&["-t", "tcp", "-n", &it.site.nqn], more].concat()).expect("nvmf")
+    };
+    let status = |mut call: Command| process::run(&mut call).expect("nvmf").status.code();
+    let local = |arguments: &[&str]| it.site.local(arguments).expect("nvmf");
+    std::fs::write(it.site.path("ones"), [1; 4096]).expect("a file");
+    let ones = it.site.path("ones").display().to_string();
+    let block = ["--start-block", "0", "--block-count", "0"];
+    for (expected, call) in [
+        (0, local(&["list"])),
+        (0, on_target("flush", &[])),
+        (1, on_target("flush", &["--nsid", "9"])),
+        (1, local(&["info", "/dev/no-such"])),
+        (1, local(&["detach", "/dev/no-such"])),
+        (2, local(&["info"])),
+        (2, local(&["no-such-command"])),
+        (2, on_target("flush", &["--no-such-option"])),
+        (2, on_target("dsm", &["--slbs", "0", "--blocks", "1"])),
+        (1, on_target("compare", &[&block[..], &["--data", &ones]].concat())),
+        (2, on_target("compare", &[&block[..], &["--data", "/no/such/file"]].concat())),
+    ] {
+        let shown = format!("{call:?}");
+        assert_eq!(status(call), Some(expected), "{shown}");
+    }
+    it.target.stop().expect("a clean stop");
+}
+
+/// nvme-cli's files, in the test's own folder.
+fn write_sources(site: &Site, name: &str, text: &str) -> String {
+    let folder = site.path("nvme");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    std::fs::write(folder.join(name), text).expect("a file");
+    folder.display().to_string()
+}
+
+/// A call with the test's host, and without an address.
+fn call_of_host(site: &Site, command: &str, more: &[&str]) -> Command {
+    let id = nvmf_tests::site::HOST_ID;
+    let host = format!("nqn.2014-08.org.nvmexpress:uuid:{id}");
+    site.local(&[&[command, "-q", &host, "-I", id], more].concat()).expect("nvmf")
+}
+
+#[test]
+fn everything_that_is_listed_is_attached_with_all_its_paths() {
+    let it = Rig::start("tool-all", 2);
+    let port = it.site.address.port();
+    let folder =
+        write_sources(&it.site, "discovery.conf", &format!("-t tcp -a 127.0.0.1 -s {port} --hdr-digest\n"));
+    let all = ["--nvme-folder", &folder, "--as", "socket", "-o", "json"];
+    let outcome = json(&mut call_of_host(&it.site, "connect-all", &all)).expect("attached");
+    assert_eq!(outcome["attached"].as_array().map(Vec::len), Some(2), "{outcome}");
+    let disks = || it.disks();
+    process::until("both disks have both paths", || {
+        disks().len() == 2
+            && disks().iter().all(|disk| {
+                let paths = disk["paths"].as_array().cloned().unwrap_or_default();
+                paths.len() == 2 && paths.iter().all(|path| path["state"] == "live")
+            })
+    })
+    .unwrap_or_else(|_| panic!("{:?}", disks()));
+    let again = json(&mut call_of_host(&it.site, "connect-all", &all)).expect("nothing to do");
+    assert_eq!(again["already"].as_array().map(Vec::len), Some(2), "{again}");
+    assert_eq!(again["attached"].as_array().map(Vec::len), Some(0), "{again}");
+    let mut discover = call_of_host(&it.site, "discover", &["--nvme-folder", &folder, "-o", "json"]);
+    let log = json(&mut discover).expect("a log");
+    assert!(log["records"].as_array().is_some_and(|records| records.len() >= 2), "{log}");
+    succeeds(&mut it.site.local(&["disconnect-all"]).expect("nvmf")).expect("detached");
+
+    // The subsystem itself is named, with one path.
+    let json_file = format!(
+        r#"[{{"subsystems":[{{"nqn":"{}","ports":[{{"transport":"tcp","traddr":"127.0.0.1","trsvcid":"{port}"}}]}}]}}]"#,
+        it.site.nqn
+    );
+    let other = write_sources(&it.site, "config.json", &json_file);
+    std::fs::remove_file(Path::new(&other).join("discovery.conf")).expect("it was there");
+    let outcome = json(&mut call_of_host(&it.site, "connect-all", &all)).expect("attached");
+    assert_eq!(outcome["attached"].as_array().map(Vec::len), Some(2), "{outcome}");
+    let has_one = |disk: &Value| disk["paths"].as_array().is_some_and(|paths| paths.len() == 1);
+    process::until("each disk has the one path", || disks().iter().all(has_one))
+        .unwrap_or_else(|_| panic!("{:?}", disks()));
+    it.detach_all();
+
+    fails(
+        &mut call_of_host(&it.site, "connect-all", &["-J", "none", "--nvme-folder", &folder]),
+        &["discovery.conf"],
+    )
+    .expect("a message");
+    // What cannot be reached is said, and is no success.
+    let deaf = UdpSocket::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port").port();
+    let mut unreachable =
+        call_of_host(&it.site, "connect-all", &["-t", "tcp", "-a", "127.0.0.1", "-s", &deaf.to_string()]);
+    let output = process::run(&mut unreachable).expect("nvmf");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot reach"), "{output:?}");
+    it.target.stop().expect("a clean stop");
+}
+
+/// The service, with a policy of the test's own.
+struct Service {
+    child: Child,
+    notify: UnixDatagram,
+}
+
+impl Service {
+    fn start(it: &Rig, policy: &str) -> Self {
+        std::fs::write(it.site.path("discoverd.toml"), policy).expect("a policy");
+        let notify = UnixDatagram::bind(it.site.path("notify")).expect("a socket");
+        notify.set_read_timeout(Some(process::TIMEOUT)).expect("a time-out");
+        let policy = it.site.path("discoverd.toml").display().to_string();
+        let arguments = ["-t", "tcp", "--policy", &policy, "--reconnect-delay", "0"];
+        let mut call = it.site.call("discoverd", &arguments).expect("nvmf");
+        call.env("NOTIFY_SOCKET", it.site.path("notify")).stdin(Stdio::null()).stdout(Stdio::null());
+        let child = call.spawn().expect("nvmf starts");
+        let it = Self { child, notify };
+        it.says("READY=1");
+        it
+    }
+
+    fn says(&self, wanted: &str) {
+        let mut message = [0; 4096];
+        loop {
+            let len = self.notify.recv(&mut message).expect("a message");
+            if String::from_utf8_lossy(&message[..len]).lines().any(|line| line == wanted) {
+                return;
+            }
+        }
+    }
+
+    fn stop(mut self) {
+        process::signal(self.child.id(), "TERM").expect("it runs");
+        assert!(process::end(&mut self.child).expect("it ends").success());
+    }
+}
+
+#[test]
+fn service_attaches_what_appears_and_detaches_what_was_removed() {
+    let mut it = Rig::start("tool-service", 1);
+    let image = |name: &str| {
+        let path = it.site.path(name);
+        std::fs::File::create(&path).and_then(|file| file.set_len(SIZE)).expect("a file");
+        path.display().to_string()
+    };
+    let (second, third) = (image("second.img"), image("third.img"));
+    let service = Service::start(&it, "as = \"socket\"\ndetach_delay_s = 1\ndeny = [\"*:hidden\"]\n");
+    process::until_within("the first is attached", PATIENCE, || it.nsids() == [1])
+        .unwrap_or_else(|_| panic!("{:?}", it.disks()));
+    it.ctl(&["namespace", "add", &it.site.nqn, &second]);
+    process::until_within("the second is attached", PATIENCE, || it.nsids() == [1, 2])
+        .unwrap_or_else(|_| panic!("{:?}", it.disks()));
+
+    // One that is used stays, until it is not.
+    let disks = it.disks();
+    let used = client(&disks[1]);
+    it.ctl(&["namespace", "remove", &it.site.nqn, "2"]);
+    process::until("it is known to be gone", || it.disks()[1]["state"] == "removed").expect("it is");
+    assert_eq!(it.nsids(), [1, 2]);
+    drop(used);
+
+    // Another subsystem, and one that the policy denies.
+    it.ctl(&["subsystem", "add", "nqn.2026-11.com.example:hidden", "--allow-any-host"]);
+    let other = format!("{}-other", it.site.nqn);
+    it.ctl(&["subsystem", "add", &other, "--allow-any-host"]);
+    it.ctl(&["namespace", "add", &other, &third]);
+    let nqns =
+        || it.disks().iter().filter_map(|disk| disk["nqn"].as_str().map(str::to_owned)).collect::<Vec<_>>();
+    process::until_within("the other is attached", PATIENCE, || nqns().contains(&other))
+        .unwrap_or_else(|_| panic!("{:?}", it.disks()));
+    assert!(nqns().iter().all(|nqn| !nqn.ends_with(":hidden")));
+    it.ctl(&["subsystem", "remove", &other]);
+    process::until_within("the other is detached", PATIENCE, || !nqns().contains(&other))
+        .unwrap_or_else(|_| panic!("{:?}", it.disks()));
+
+    // The target with its discovery controller starts again: the disks stay.
+    let before = it.disks()[0]["pid"].clone();
+    it.target.kill().expect("it ran");
+    process::until("the loss is known", || it.state() == "reconnecting").expect("it is");
+    it.target = it.site.serve().expect("a target");
+    process::until_within("it is live again", PATIENCE, || it.state() == "live").expect("it is");
+    assert_eq!(it.disks()[0]["pid"], before);
+
+    // Whoever starts the service again loses nothing, and it knows its disks.
+    service.stop();
+    assert!(it.nsids().contains(&1));
+    std::fs::remove_file(it.site.path("notify")).expect("the socket's file");
+    let service = Service::start(&it, "as = \"socket\"\ndetach_delay_s = 0\ndeny = [\"*\"]\n");
+    process::until_within("it is detached", PATIENCE, || it.disks().is_empty())
+        .unwrap_or_else(|_| panic!("{:?}", it.disks()));
+    service.stop();
+    it.target.stop().expect("a clean stop");
+}
