@@ -161,6 +161,7 @@ pub fn parse_meta_context(data: &[u8]) -> Option<MetaQueries<'_>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec;
     use proptest::prelude::*;
 
     #[test]

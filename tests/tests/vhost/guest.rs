@@ -11,25 +11,25 @@ use vhost::vhost_user::{Frontend, VhostUserFrontend, VhostUserProtocolFeatures};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use vmm_sys_util::eventfd::EventFd;
 
-pub const IN: u32 = 0;
-pub const OUT: u32 = 1;
-pub const FLUSH: u32 = 4;
-pub const GET_ID: u32 = 8;
-pub const DISCARD: u32 = 11;
-pub const WRITE_ZEROES: u32 = 13;
+pub(crate) const IN: u32 = 0;
+pub(crate) const OUT: u32 = 1;
+pub(crate) const FLUSH: u32 = 4;
+pub(crate) const GET_ID: u32 = 8;
+pub(crate) const DISCARD: u32 = 11;
+pub(crate) const WRITE_ZEROES: u32 = 13;
 
-pub const NEXT: u16 = 1;
-pub const WRITE: u16 = 2;
-pub const INDIRECT: u16 = 4;
+pub(crate) const NEXT: u16 = 1;
+pub(crate) const WRITE: u16 = 2;
+pub(crate) const INDIRECT: u16 = 4;
 
 /// Bytes of the guest's memory.
-pub const MEMORY_LEN: usize = 16 << 20;
+pub(crate) const MEMORY_LEN: usize = 16 << 20;
 /// Entries of the queue.
-pub const QUEUE_SIZE: u16 = 128;
+pub(crate) const QUEUE_SIZE: u16 = 128;
 /// Requests at once; each has this many descriptors, and room for data.
-pub const SLOTS: u16 = 8;
+pub(crate) const SLOTS: u16 = 8;
 const CHAIN: u16 = 16;
-pub const DATA_LEN: usize = 1 << 20;
+pub(crate) const DATA_LEN: usize = 1 << 20;
 const DATA: usize = 4 << 20;
 const HEADERS: usize = 0x10000;
 /// The rings.
@@ -43,24 +43,24 @@ const BASE: u64 = 0x4000_0000;
 const F_EVENT_IDX: u64 = 1 << 29;
 
 /// The machine: what outlives a connection.
-pub struct Guest {
+pub(crate) struct Guest {
     memory: Memory,
     file: File,
     available: u16,
     used: u16,
     inflight: Option<(VhostUserInflight, File)>,
-    pub event_idx: bool,
+    pub(crate) event_idx: bool,
 }
 
 /// A connection to a server.
-pub struct Connection {
-    pub frontend: Frontend,
+pub(crate) struct Connection {
+    pub(crate) frontend: Frontend,
     kick: EventFd,
     call: EventFd,
 }
 
 impl Guest {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let file = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).expect("memory");
         let file = File::from(file);
         file.set_len(MEMORY_LEN as u64).expect("memory");
@@ -69,7 +69,7 @@ impl Guest {
     }
 
     /// Connects and starts the queue, as QEMU does at first and after each loss.
-    pub fn connect(&mut self, socket: &Path) -> Connection {
+    pub(crate) fn connect(&mut self, socket: &Path) -> Connection {
         let mut frontend = None;
         process::until("the server listens", || {
             frontend = Frontend::connect(socket, 1).ok();
@@ -134,31 +134,31 @@ impl Guest {
     }
 
     /// Where a slot has its data in the memory.
-    pub fn data(slot: u16) -> usize {
+    pub(crate) fn data(slot: u16) -> usize {
         DATA + usize::from(slot) * DATA_LEN
     }
 
     /// The guest's address of a place in its memory.
-    pub fn address(at: usize) -> u64 {
+    pub(crate) fn address(at: usize) -> u64 {
         BASE + at as u64
     }
 
-    pub fn write(&self, at: usize, bytes: &[u8]) {
+    pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
         self.memory.write(at, bytes);
     }
 
-    pub fn read(&self, at: usize, len: usize) -> Vec<u8> {
+    pub(crate) fn read(&self, at: usize, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.memory.read(at, &mut bytes);
         bytes
     }
 
-    pub fn descriptor(&self, index: u16, address: u64, len: u32, flags: u16, next: u16) {
+    pub(crate) fn descriptor(&self, index: u16, address: u64, len: u32, flags: u16, next: u16) {
         self.descriptor_at(DESCRIPTORS + 16 * usize::from(index), address, len, flags, next);
     }
 
     /// A descriptor anywhere in the memory.
-    pub fn descriptor_at(&self, at: usize, address: u64, len: u32, flags: u16, next: u16) {
+    pub(crate) fn descriptor_at(&self, at: usize, address: u64, len: u32, flags: u16, next: u16) {
         self.memory.write(at, &address.to_le_bytes());
         self.memory.write(at + 8, &len.to_le_bytes());
         self.memory.write(at + 12, &flags.to_le_bytes());
@@ -166,7 +166,7 @@ impl Guest {
     }
 
     /// The header of a slot's request: where it is, and where the status is to be.
-    pub fn header(&self, slot: u16, kind: u32, sector: u64) -> (u64, u64) {
+    pub(crate) fn header(&self, slot: u16, kind: u32, sector: u64) -> (u64, u64) {
         let at = HEADERS + 64 * usize::from(slot);
         self.memory.write(at, &kind.to_le_bytes());
         self.memory.write(at + 4, &[0; 4]);
@@ -175,12 +175,12 @@ impl Guest {
         (Self::address(at), Self::address(at + 32))
     }
 
-    pub fn status(&self, slot: u16) -> u8 {
+    pub(crate) fn status(&self, slot: u16) -> u8 {
         self.read(HEADERS + 64 * usize::from(slot) + 32, 1)[0]
     }
 
     /// Makes a request with these parts of the slot's data, by offset and length; the head of its chain.
-    pub fn make(&self, slot: u16, kind: u32, sector: u64, parts: &[(usize, u32)]) -> u16 {
+    pub(crate) fn make(&self, slot: u16, kind: u32, sector: u64, parts: &[(usize, u32)]) -> u16 {
         let (header, status) = self.header(slot, kind, sector);
         let first = slot * CHAIN;
         let flags = if [IN, GET_ID].contains(&kind) { NEXT | WRITE } else { NEXT };
@@ -193,7 +193,7 @@ impl Guest {
     }
 
     /// Hands chains to the device.
-    pub fn offer(&mut self, connection: &Connection, heads: &[u16]) {
+    pub(crate) fn offer(&mut self, connection: &Connection, heads: &[u16]) {
         for head in heads {
             self.set_word(AVAILABLE + 4 + 2 * usize::from(self.available % QUEUE_SIZE), *head);
             self.available = self.available.wrapping_add(1);
@@ -207,7 +207,7 @@ impl Guest {
     }
 
     /// The heads of what is over since the last call.
-    pub fn over(&mut self) -> Vec<u16> {
+    pub(crate) fn over(&mut self) -> Vec<u16> {
         let mut heads = Vec::new();
         let until = self.word(USED + 2);
         fence(Ordering::SeqCst);
@@ -220,7 +220,7 @@ impl Guest {
     }
 
     /// Waits until so many are over, each once; the machine is interrupted for them.
-    pub fn wait(&mut self, connection: &Connection, count: usize) -> Vec<u16> {
+    pub(crate) fn wait(&mut self, connection: &Connection, count: usize) -> Vec<u16> {
         let mut heads = Vec::new();
         while heads.len() < count {
             heads.extend(self.over());
@@ -233,7 +233,13 @@ impl Guest {
     }
 
     /// One request from its begin to its end: its status.
-    pub fn request(&mut self, connection: &Connection, kind: u32, sector: u64, parts: &[(usize, u32)]) -> u8 {
+    pub(crate) fn request(
+        &mut self,
+        connection: &Connection,
+        kind: u32,
+        sector: u64,
+        parts: &[(usize, u32)],
+    ) -> u8 {
         let head = self.make(0, kind, sector, parts);
         self.offer(connection, &[head]);
         assert_eq!(self.wait(connection, 1), [head]);
@@ -243,13 +249,13 @@ impl Guest {
 
 impl Connection {
     /// Bytes of the configuration space.
-    pub fn configuration(&mut self, len: u32) -> Vec<u8> {
+    pub(crate) fn configuration(&mut self, len: u32) -> Vec<u8> {
         let flags = VhostUserConfigFlags::empty();
         self.frontend.get_config(0, len, flags, &vec![0; len as usize]).expect("a configuration").1
     }
 
     /// Bytes in the disk.
-    pub fn capacity(&mut self) -> u64 {
+    pub(crate) fn capacity(&mut self) -> u64 {
         u64::from_le_bytes(self.configuration(60)[..8].try_into().expect("eight bytes")) * 512
     }
 }

@@ -118,7 +118,7 @@ impl Frontend {
 
     /// Has the other thread do something that may fail.
     fn ask(&self, message: impl FnOnce(SyncSender<anyhow::Result<()>>) -> Message) -> Result<()> {
-        self.shared.ask(message).flatten().map_err(failed)
+        self.shared.ask(message).flatten().map_err(|error| failed(&error))
     }
 
     fn configuration(&self) -> [u8; 64] {
@@ -126,8 +126,8 @@ impl Frontend {
     }
 }
 
-fn failed(error: anyhow::Error) -> Error {
-    let chain = crate::print::chain(&error);
+fn failed(error: &anyhow::Error) -> Error {
+    let chain = crate::print::chain(error);
     tracing::error!("{chain}");
     Error::ReqHandlerError(std::io::Error::other(chain))
 }
@@ -206,7 +206,8 @@ impl Requests for Frontend {
     /// Stops a ring: it waits for what is under way.
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         self.ring(index)?;
-        let base = self.shared.ask(|reply| Message::Stop(index as u16, reply)).map_err(failed)?;
+        let base =
+            self.shared.ask(|reply| Message::Stop(index as u16, reply)).map_err(|error| failed(&error))?;
         let ring = self.ring(index)?;
         if std::mem::take(&mut ring.is_started) {
             ring.base = base;
@@ -311,7 +312,7 @@ impl Requests for Frontend {
         if queues > QUEUES_MAX || entries > QUEUE_SIZE_MAX {
             return Err(Error::InvalidParam);
         }
-        self.inflight = Some(Area::map(&file, offset, queues, entries).map_err(failed)?);
+        self.inflight = Some(Area::map(&file, offset, queues, entries).map_err(|error| failed(&error))?);
         Ok(())
     }
 

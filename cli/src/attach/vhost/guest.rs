@@ -48,13 +48,13 @@ pub(super) struct Guest {
 impl Guest {
     /// Maps what a frontend shares, and has the transport register it. What was registered before keeps its registration.
     pub(super) fn new(
-        shared: Vec<SharedRegion>,
+        shared: &[SharedRegion],
         before: Option<&Guest>,
         backend: &mut impl Backend,
     ) -> Result<Self> {
         let mut guest = Self { regions: Vec::new(), rings: GuestMemoryMmap::default() };
         let mut mapped = Vec::new();
-        for region in &shared {
+        for region in shared {
             let len = usize::try_from(region.len).context("a region of memory is longer than all memory")?;
             ensure!(
                 len.is_multiple_of(PAGE) && region.guest_address.checked_add(region.len).is_some(),
@@ -73,7 +73,7 @@ impl Guest {
                     match backend.register(&memory) {
                         Ok(id) => (memory, id),
                         Err(error) => {
-                            guest.deregister(before, backend);
+                            guest.deregister(&before.into_iter(), backend);
                             return Err(error).context("cannot register the guest's memory (see ulimit -l)");
                         }
                     }
@@ -93,7 +93,7 @@ impl Guest {
         match GuestMemoryMmap::from_ranges_with_files(mapped) {
             Ok(rings) => guest.rings = rings,
             Err(error) => {
-                guest.deregister(before, backend);
+                guest.deregister(&before.into_iter(), backend);
                 bail!("the guest's memory cannot be mapped: {error}");
             }
         }
@@ -103,12 +103,12 @@ impl Guest {
     /// Ends the registrations that the others do not have as well.
     pub(super) fn deregister<'a>(
         &self,
-        others: impl IntoIterator<Item = &'a Guest> + Clone,
+        others: &(impl Iterator<Item = &'a Guest> + Clone),
         backend: &mut impl Backend,
     ) {
         for region in &self.regions {
             let has = |guest: &Guest| guest.regions.iter().any(|it| it.id == region.id);
-            if !others.clone().into_iter().any(has) {
+            if !others.clone().any(has) {
                 backend.deregister(region.id);
             }
         }

@@ -311,7 +311,7 @@ impl Server {
     fn on_message(&mut self, message: Message) {
         // Whoever does not wait any more has gone.
         match message {
-            Message::Memory(shared, reply) => drop(reply.send(self.set_memory(shared))),
+            Message::Memory(shared, reply) => drop(reply.send(self.set_memory(&shared))),
             Message::WriteThrough(is_so) => self.rules.write_through = is_so,
             Message::Start(index, set_up, reply) => drop(reply.send(self.start(index, *set_up))),
             Message::Enable(index, is_enabled) => self.enabled[usize::from(index)] = is_enabled,
@@ -330,7 +330,7 @@ impl Server {
         }
     }
 
-    fn set_memory(&mut self, shared: Vec<SharedRegion>) -> Result<()> {
+    fn set_memory(&mut self, shared: &[SharedRegion]) -> Result<()> {
         let guest = Arc::new(Guest::new(shared, self.guest.as_deref(), &mut self.remote.backend)?);
         self.rings.iter_mut().flatten().for_each(|served| served.ring.set_guest(Arc::clone(&guest)));
         self.retired.extend(self.guest.replace(guest));
@@ -373,7 +373,7 @@ impl Server {
         while let Some(at) = self.retired.iter().position(|guest| Arc::strong_count(guest) == 1) {
             let over = self.retired.swap_remove(at);
             let others = self.retired.iter().chain(&self.guest).map(|guest| &**guest);
-            over.deregister(others, &mut self.remote.backend);
+            over.deregister(&others, &mut self.remote.backend);
         }
     }
 
