@@ -344,7 +344,9 @@ fn reconnect_says_how_long_the_controller_was_away() {
     rig.target.disconnect();
     rig.pass(5 * SECOND);
     assert!(matches!(rig.events[0], DriverEvent::Lost(_)), "{:?}", rig.events);
-    assert!(matches!(rig.events[1], DriverEvent::AttemptFailed(_)), "{:?}", rig.events);
+    let waits = |event: &DriverEvent| matches!(event, DriverEvent::PathWaits(0));
+    assert!(waits(&rig.events[1]), "{:?}", rig.events);
+    assert!(matches!(rig.events[2], DriverEvent::AttemptFailed(_)), "{:?}", rig.events);
     rig.target.closed = false;
     rig.pass(10 * SECOND);
     let Some(DriverEvent::Ready { after: Some(after) }) = rig.events.last() else {
