@@ -126,7 +126,7 @@ pub(crate) struct Detach {
     /// Every disk
     #[arg(long)]
     all: bool,
-    /// Detach a disk that is in use: its users get I/O errors
+    /// Detach a device that is in use: its users get I/O errors. (Clients of a socket hold nothing up: they are disconnected)
     #[arg(short, long)]
     force: bool,
 }

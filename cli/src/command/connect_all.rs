@@ -43,7 +43,7 @@ pub(crate) struct Discoverd {
     #[command(flatten)]
     sources: SourceArguments,
     /// Which subsystems are attached, and what becomes of those that are gone
-    #[arg(long, value_name = "FILE", default_value = "/etc/nvmf/discoverd.toml")]
+    #[arg(long, value_name = "FILE", default_value = Policy::FILE)]
     policy: PathBuf,
 }
 

@@ -77,11 +77,16 @@ impl From<File> for Policy {
 }
 
 impl Policy {
-    /// From this file; where there is none, everything is attached that is found.
+    /// Where it is, unless it is named.
+    pub(crate) const FILE: &str = "/etc/nvmf/discoverd.toml";
+
+    /// From this file. Without the one of [`Policy::FILE`], everything is attached that is found; one that is named must be there.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         match std::fs::read_to_string(path) {
             Ok(text) => Self::parse(&text).with_context(|| format!("{} cannot be used", path.display())),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) if error.kind() == ErrorKind::NotFound && path == Path::new(Self::FILE) => {
+                Ok(Self::default())
+            }
             Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
         }
     }
@@ -184,6 +189,7 @@ mod tests {
             let error = format!("{:#}", Policy::parse(text).unwrap_err());
             assert!(error.contains(said), "{error}");
         }
-        assert_eq!(Policy::read(Path::new("/nowhere/discoverd.toml")).unwrap(), Policy::default());
+        let error = Policy::read(Path::new("/nowhere/discoverd.toml")).unwrap_err();
+        assert!(format!("{error:#}").contains("cannot read /nowhere/discoverd.toml"), "{error:#}");
     }
 }
