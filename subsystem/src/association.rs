@@ -347,6 +347,13 @@ impl Association {
         !timeout.is_zero() && now.saturating_sub(self.last_activity()) >= timeout
     }
 
+    /// The Keep Alive Timeout; `None` when there is none.
+    #[must_use]
+    pub fn keep_alive(&self) -> Option<Duration> {
+        let timeout_ms = self.keep_alive_ms();
+        (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms.into()))
+    }
+
     pub(crate) fn keep_alive_ms(&self) -> u32 {
         self.keep_alive_ms.load(Ordering::Relaxed)
     }

@@ -29,23 +29,18 @@ pub(crate) struct KeepAlive {
     expired: Option<Violation>,
 }
 
-fn timeout(association: &Association) -> Option<Duration> {
-    let timeout_ms = association.keep_alive_ms();
-    (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms.into()))
-}
-
 impl KeepAlive {
     /// When it expires if no command follows.
     pub(crate) fn deadline(&self, association: &Association) -> Option<Duration> {
         if self.expired.is_some() {
             return None;
         }
-        let silence = timeout(association)?.saturating_mul(2);
+        let silence = association.keep_alive()?.saturating_mul(2);
         Some(association.last_activity().saturating_add(silence).max(self.not_before))
     }
 
     pub(crate) fn on_timeout(&mut self, now: Duration, association: &Association) {
-        let (Some(timeout), Some(deadline)) = (timeout(association), self.deadline(association)) else {
+        let (Some(timeout), Some(deadline)) = (association.keep_alive(), self.deadline(association)) else {
             return;
         };
         if now < deadline {

@@ -247,12 +247,35 @@ impl<T: Transport, B: Backend> Worker<T, B> {
         Progress { worked, timeout, device_removed: self.device_removed }
     }
 
-    /// Hosts have not been silent for as long as this worker did not listen.
+    /// Hosts have not been silent for as long as this worker did not listen. But those that could not wait for it have gone
+    /// elsewhere: what they had sent before must not be carried out any more.
     fn on_time(&mut self, now: Duration) {
-        if now.saturating_sub(self.turned_at) > STALL {
-            self.resources.no_timer_before = now + STALL_GRACE;
-        }
+        let stall = now.saturating_sub(self.turned_at);
         self.turned_at = now;
+        if stall > STALL {
+            self.resources.no_timer_before = now + STALL_GRACE;
+            self.end_given_up(now, stall);
+        }
+    }
+
+    /// Ends the queues whose host may have given this target up in a stall of that length, before anything is taken from them: with
+    /// two Keep Alive Timeouts, a host trusts that nothing of its commands follows.
+    #[cold]
+    fn end_given_up(&mut self, now: Duration, stall: Duration) {
+        self.each_queue(|queue, resources| {
+            let Some(keep_alive) = queue.keep_alive().filter(|keep_alive| stall >= *keep_alive) else { return };
+            if queue.is_admin() {
+                resources.counters.keep_alive_expired.add(1);
+            }
+            if resources.log.allow(now, &resources.counters) {
+                tracing::warn!(
+                    parent: queue.span(),
+                    "this target did not run for {stall:?}, and the host waits for {keep_alive:?}: closing the queue"
+                );
+            }
+            queue.on_gone(resources);
+            resources.deferred.push_back(DeferredAction::Remove(queue.index()));
+        });
     }
 
     fn ring(&mut self) {

@@ -227,6 +227,12 @@ impl<T: Transport> Queue<T> {
         self.admitted.as_ref().map(|(association, _)| association.key())
     }
 
+    /// The Keep Alive Timeout of its association.
+    #[must_use]
+    pub fn keep_alive(&self) -> Option<Duration> {
+        self.admitted.as_ref().and_then(|(association, _)| association.keep_alive())
+    }
+
     /// Whether it is an I/O queue of that association.
     #[must_use]
     pub fn is_io_of(&self, key: AssociationKey) -> bool {

@@ -73,7 +73,10 @@ fn write_of_a_half_open_connection_does_not_overwrite_a_newer_one() {
         let mut old: Vec<_> = (1..=3).map(|qid| io(&mut world, qid, cntlid)).collect();
         let write = read_write(NvmOpcode::WRITE, 8, 4096, SglDescriptor::in_capsule(0, 4096));
         // Its Keep Alive Timeout, in which nothing comes.
-        world.now += Duration::from_secs(10);
+        for _ in 0..10 {
+            world.now += Duration::from_secs(1);
+            world.tick();
+        }
         let (mut admin, cntlid) = admin(&mut world);
         let mut io = io(&mut world, 1, cntlid);
         io.run(&mut world, &write, &[2; 4096]);
@@ -123,7 +126,12 @@ fn target_that_stood_still_ends_no_other_path_of_a_host_that_connects() {
     let (mut first_admin, cntlid) = admin(&mut world);
     let mut first = io(&mut world, 1, cntlid);
     let write = read_write(NvmOpcode::WRITE, 8, 4096, SglDescriptor::in_capsule(0, 4096));
-    world.now += Duration::from_secs(15);
+    for _ in 0..5 {
+        world.now += Duration::from_secs(1);
+        world.tick();
+    }
+    // Less than a Keep Alive Timeout, which a host waits for.
+    world.now += Duration::from_secs(9);
     let (mut second, cid) = send_connect(&mut world);
     for _ in 0..20 {
         world.tick();

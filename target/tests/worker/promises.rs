@@ -127,11 +127,16 @@ fn keep_alives_that_came_during_a_stall_count() {
     let mut world = World::with_latency(1, &settings, 64, Duration::ZERO);
     let mut hosts: Vec<_> = (0..12).map(|_| admin(&mut world).0).collect();
     for _ in 0..3 {
+        // Silent for nearly two timeouts, in which the worker runs; then it stalls for less than one.
+        for _ in 0..2 {
+            world.now += Duration::from_secs(9);
+            world.tick();
+        }
         // More than a turn takes up.
         for host in &mut hosts {
             (0..28).for_each(|_| _ = host.send(&Sqe::new(AdminOpcode::KEEP_ALIVE.0), &[]));
         }
-        world.now += Duration::from_secs(25);
+        world.now += Duration::from_secs(9);
         for host in &mut hosts {
             world.until("all are answered", |world| {
                 host.poll(world.now);
@@ -143,4 +148,26 @@ fn keep_alives_that_came_during_a_stall_count() {
     assert_eq!(world.count("keep_alive_expired"), 0);
     // Silence is still found out.
     hosts[0].until_silence_ends_it(&mut world);
+}
+
+/// A host that could not wait goes on elsewhere, and trusts that after two timeouts nothing of what it sent here follows.
+#[test]
+fn what_came_before_a_stall_that_no_host_waits_for_is_not_carried_out() {
+    let mut world = World::with_latency(1, &settings(), 64, Duration::ZERO);
+    let (mut host, _) = admin(&mut world);
+    let (mut patient, _) = admin_in(&mut world, 2, SUBSYSTEM, 0);
+    for host in [&mut host, &mut patient] {
+        host.send(&Sqe::new(AdminOpcode::KEEP_ALIVE.0), &[]);
+    }
+    world.now += Duration::from_secs(10);
+    world.until("its connection is closed", |world| {
+        host.poll(world.now);
+        host.disconnected.then_some(())
+    });
+    assert!(host.responses.is_empty(), "the command is not taken");
+    assert_eq!(world.count("keep_alive_expired"), 1);
+    world.until("a host without a timer is answered", |world| {
+        patient.poll(world.now);
+        (!patient.responses.is_empty()).then_some(())
+    });
 }
