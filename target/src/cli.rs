@@ -13,6 +13,7 @@ use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use nvme_proto::Nqn;
 use nvmf_config::{Backing, Config, Transport, size};
+use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use uuid::Uuid;
@@ -173,13 +174,22 @@ pub fn run(cli: &Cli, sockets: Sockets) -> anyhow::Result<()> {
             if serve.config.is_none()
                 && let (Some(nqn), Some(address)) = (nqn, daemon.addresses().first())
             {
-                println!("{}", how_to_use(nqn, *address, serve.transport.into()));
+                print(&(how_to_use(nqn, *address, serve.transport.into()) + "\n"))?;
             }
             if let Some(socket) = socket {
                 control.serve(socket).context("the control socket cannot be served")?;
             }
             daemon.serve(&mut control)
         }
+    }
+}
+
+/// Prints to the standard output. Who reads no further (`| head`) has what they want.
+fn print(text: &str) -> io::Result<()> {
+    let mut output = io::stdout().lock();
+    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        printed => printed,
     }
 }
 

@@ -18,13 +18,26 @@ const RECEIVE_LEN: u32 = MESSAGE_LEN_MAX as u32;
 pub struct AuthenticationConfig {
     /// The hash functions and groups to offer.
     pub terms: Terms,
-    /// A controller of namespaces that does not ask for authentication is not used: whoever is on the way could have
-    /// taken the request out.
+    /// A controller of namespaces that does not ask for authentication on its Admin queue is not used: whoever is on
+    /// the way could have taken the request out. On I/O queues that is up to the controller: Linux's asks there until
+    /// 6.17, and no more since.
     pub insist: bool,
     /// The Admin queue's authentication makes the key for TLS, which all connections have after it (secure channel
     /// concatenation): over NVMe/TCP, without TLS before, and with terms
     /// [that make keys](Terms::for_concatenation).
     pub concatenate: bool,
+}
+
+/// On which queues the controller asks for authentication.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Asks {
+    /// On none.
+    #[default]
+    Nowhere,
+    /// On the Admin queue alone.
+    Admin,
+    /// On the I/O queues as well.
+    Everywhere,
 }
 
 /// What is under way.
@@ -54,21 +67,24 @@ impl Association {
         match (connected.authentication_required, &self.config.authentication) {
             (true, None) => Err(AssociationError::AuthenticationRequired),
             (true, Some(_)) => Ok(true),
-            (false, Some(it)) if it.insist && self.config.purpose == Purpose::Io => {
+            (false, Some(it))
+                if it.insist && self.asks == Asks::Nowhere && self.config.purpose == Purpose::Io =>
+            {
                 Err(AssociationError::NotAuthenticated)
             }
             (false, _) => Ok(false),
         }
     }
 
-    /// Authenticates every queue again, the Admin queue first: after the secret has changed on the other side, say. Does
+    /// Authenticates again every queue that was asked to, the Admin queue first: after the secret has changed on the other side, say. Does
     /// nothing while something else is under way; whether it does.
     pub fn authenticate_again(&mut self, now: Duration) -> bool {
         let idle = self.state == State::Ready && self.step == Step::Idle;
-        if idle && self.authenticates {
+        let again = idle && self.asks != Asks::Nowhere;
+        if again {
             self.authenticate(now, Qid(0), true);
         }
-        idle && self.authenticates
+        again
     }
 
     fn concatenates(&self) -> bool {
@@ -86,8 +102,8 @@ impl Association {
             (true, true) => SecureChannel::REPLACE_TLS_PSK,
         };
         let (protocol, next) = Host::start_with(names, terms, self.transaction, wanted);
-        self.authenticates = true;
         if !again {
+            self.asks = if qid == Qid(0) { Asks::Admin } else { Asks::Everywhere };
             self.state = State::Authenticating(qid);
         }
         self.authentication = Some(Box::new(Run { qid, protocol, again }));
@@ -181,8 +197,9 @@ impl Association {
         if !run.again {
             return self.on_queue_connected_and_authenticated(now, run.qid);
         }
-        // The channel's key proves the host on the others.
-        if run.qid.0 < self.controller.io_queues && !self.concatenates() {
+        // With a channel, its key proves the host on the others.
+        let others = self.asks == Asks::Everywhere && !self.concatenates();
+        if others && run.qid.0 < self.controller.io_queues {
             self.authenticate(now, Qid(run.qid.0 + 1), true);
             return Ok(());
         }

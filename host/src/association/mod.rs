@@ -40,7 +40,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use ana::Ana;
-use authentication::Run;
+use authentication::{Asks, Run};
 use core::fmt;
 use core::time::Duration;
 use keep_alive::KeepAlive;
@@ -145,8 +145,8 @@ pub struct Association {
     look_at: Option<Duration>,
     setup: Setup,
     authentication: Option<Box<Run>>,
-    /// The controller asks for it.
-    authenticates: bool,
+    /// Where the controller asks for it.
+    asks: Asks,
     /// It has made the key for TLS, which every connection has from then on.
     concatenated: bool,
     /// The last authentication's number.
@@ -184,7 +184,7 @@ impl Association {
             look_at: None,
             setup: Setup::default(),
             authentication: None,
-            authenticates: false,
+            asks: Asks::Nowhere,
             concatenated: false,
             transaction: 0,
             scan: Scan::default(),

@@ -37,7 +37,7 @@ pub(super) fn check(file: &Path, quiet: bool, syntax_only: bool) -> anyhow::Resu
         }
     }
     if !quiet {
-        print!("{}", summary(&config));
+        super::print(&summary(&config))?;
     }
     Ok(())
 }

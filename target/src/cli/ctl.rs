@@ -48,19 +48,18 @@ pub(super) fn ctl(ctl: &Ctl) -> anyhow::Result<()> {
             return Ok(());
         }
     }
-    match ctl.output {
-        Output::Json => print!("{}", visible_json(&answer.line())),
-        Output::Text if answer.result.is_null() => {}
+    let text = match ctl.output {
+        Output::Json => visible_json(&answer.line()).to_string(),
+        Output::Text if answer.result.is_null() => String::new(),
         // A file that was asked for is to be read by programs.
-        Output::Text if matches!(ctl.request, Request::Save(_)) => {
-            print!("{}", ctl.request.text(answer.result)?);
-        }
+        Output::Text if matches!(ctl.request, Request::Save(_)) => ctl.request.text(answer.result)?,
         Output::Text => {
             let mut result = answer.result;
             visible_value(&mut result);
-            print!("{}", ctl.request.text(result)?);
+            ctl.request.text(result)?
         }
-    }
+    };
+    super::print(&text)?;
     match answer.error {
         Some(fault) => bail!("{}", visible_event(&fault.message, false)),
         None => Ok(()),

@@ -377,3 +377,23 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn io_queues_authenticate_where_they_are_asked_to() {
+    use nvme_proto::fabrics::connect::Connected;
+    use nvmf_auth::Terms;
+
+    let insist = AuthenticationConfig { terms: Terms::default(), insist: true, concatenate: false };
+    let connected = |authentication_required| Connected {
+        cntlid: Cntlid(CNTLID),
+        authentication_required,
+        secure_channel_required: false,
+    };
+    let mut association = start(AssociationConfig { authentication: Some(insist), ..config() });
+    assert_eq!(association.must_authenticate(connected(false)), Err(AssociationError::NotAuthenticated));
+    assert_eq!(association.must_authenticate(connected(true)), Ok(true));
+    association.authenticate(Duration::ZERO, Qid(0), false);
+    // As Linux's target does since 6.18.
+    assert_eq!(association.must_authenticate(connected(false)), Ok(false));
+    assert_eq!(association.must_authenticate(connected(true)), Ok(true));
+}
