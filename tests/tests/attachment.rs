@@ -430,6 +430,27 @@ fn lost_disk_is_connected_again_on_request() {
     client.read(0, &mut [0; 4096]).expect("it is there again");
     fails(&mut site.local(&["reconnect", "/dev/nothing"]).expect("nvmf"), &["no such disk"])
         .expect("a message");
+    fails(&mut detach(&site, &["--all"]), &["in use by a client", "--force"]).expect("a clear message");
+    client.read(0, &mut [0; 4096]).expect("it is there still");
+    succeeds(&mut detach(&site, &["--all", "--force"])).expect("detached");
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn reset_ends_with_the_new_association_or_says_why_there_is_none() {
+    let (site, mut target) = site("reset");
+    attach(&site, &[]);
+    let cntlid = || listed(&site)[0]["paths"][0]["cntlid"].clone();
+    process::until("its controller is listed", || cntlid().is_u64()).expect("it is");
+    let before = cntlid();
+    let reset = || site.local(&["reset", &site.nqn]).expect("nvmf");
+    assert!(succeeds(&mut reset()).expect("reset").contains("connected"));
+    process::until("another controller", || cntlid().is_u64() && cntlid() != before).expect("there is");
+    target.kill().expect("it ran");
+    process::until("it is away", || state(&site) == "reconnecting").expect("it is");
+    fails(&mut reset(), &["reconnecting", "no connection"]).expect("a clear message");
+    let target = site.serve().expect("it starts again");
+    succeeds(&mut site.local(&["reconnect", &site.nqn]).expect("nvmf")).expect("connected");
     succeeds(&mut detach(&site, &["--all"])).expect("detached");
     target.stop().expect("a clean stop");
 }

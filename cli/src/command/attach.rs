@@ -129,7 +129,7 @@ pub(crate) struct Detach {
     /// Every disk
     #[arg(long)]
     all: bool,
-    /// Detach a device that is in use: its users get I/O errors. (Clients of a socket hold nothing up: they are disconnected)
+    /// Detach a disk that is in use: its users get I/O errors, clients of its socket are disconnected
     #[arg(short, long)]
     force: bool,
 }
@@ -245,7 +245,8 @@ fn arguments() -> impl Iterator<Item = OsString> {
     let mut is_name = false;
     std::env::args_os().skip(2).filter(move |argument| {
         let text = argument.to_string_lossy();
-        let of_this_call = ["--resume=", "--after=", "--restarts=", "--persist="].iter().any(|it| text.starts_with(it));
+        let of_this_call =
+            ["--resume=", "--after=", "--restarts=", "--persist="].iter().any(|it| text.starts_with(it));
         let was_name = std::mem::replace(&mut is_name, text == "--persist");
         !(text == "--foreground" || of_this_call || was_name || is_name)
     })
@@ -315,7 +316,10 @@ impl Named {
 
     /// Has the servers of these disks end their connections and connect again.
     pub(crate) fn reset(&self) -> Result<()> {
-        self.each(|listed| listed.ask(Question::Reset))
+        self.each(|listed| {
+            listed.reset()?;
+            line(format_args!("connected {}", listed.disk))
+        })
     }
 
     fn each(&self, act: impl Fn(&Listed) -> Result<()>) -> Result<()> {
