@@ -30,6 +30,8 @@ pub struct RemoteBackend<T: Transport> {
     log: Log,
     /// Events of the connection and its paths so far.
     happened: u64,
+    /// How often a path was connected again.
+    reconnects: u64,
     /// A controller that was lost might still carry something out, when that was looked at last.
     was_fenced: bool,
     /// Why the association was lost last, or could not be set up again; `None` while it is up.
@@ -148,6 +150,7 @@ impl<T: Transport> RemoteBackend<T> {
             free_regions: Vec::new(),
             log: Log::default(),
             happened: 1,
+            reconnects: 0,
             was_fenced: false,
             lost: None,
         })
@@ -239,6 +242,12 @@ impl<T: Transport> RemoteBackend<T> {
         self.happened
     }
 
+    /// How often one of its paths was connected, the first connection not counted.
+    #[must_use]
+    pub fn reconnects(&self) -> u64 {
+        self.reconnects
+    }
+
     /// How each path is: the one of the options' address first, then [`Options::paths`].
     #[must_use]
     pub fn paths(&self) -> Vec<PathStatus> {
@@ -300,7 +309,8 @@ impl<T: Transport> RemoteBackend<T> {
             self.log.on_event(&event, |path| self.driver.address(path));
             self.happened += 1;
             match event {
-                DriverEvent::Ready { .. } => self.lost = None,
+                DriverEvent::Ready { .. } => (self.lost, self.reconnects) = (None, self.reconnects + 1),
+                DriverEvent::PathReady(..) => self.reconnects += 1,
                 DriverEvent::Lost(error) | DriverEvent::AttemptFailed(error) => self.lost = Some(error),
                 _ => {}
             }

@@ -16,6 +16,12 @@ pub const HOST_ID: &str = "6e766d66-0000-4000-8000-000000000001";
 /// `$1` is the program, `$2` the site's folder.
 const DETACH_ALL: &str = r#"
 [ -d "$2/run" ] && NVMF_RUNTIME_DIR="$2/run" "$1" detach --all --force
+# Servers and guards that are left, and those that a guard becomes meanwhile.
+for again in 1 2 3 4 5 6 7 8 9; do
+    left=$(grep -lsazF "NVMF_RUNTIME_DIR=$2/" /proc/[0-9]*/environ | tr -dc '0-9\n')
+    [ -n "$left" ] || break
+    kill -KILL $left
+done
 rm -rf "$2""#;
 
 /// The folder, address and NQN of a target, which need not be running.

@@ -3,7 +3,10 @@
 use nvmf_tests::nbd;
 use nvmf_tests::process::{self, Target};
 use nvmf_tests::site::{Site, fails, json, succeeds};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use serde_json::Value;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -46,9 +49,13 @@ fn pid(disk: &Value) -> u32 {
 
 fn is_gone(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')')
-        .next()
-        .is_none_or(|rest| rest.trim_start().is_empty() || rest.trim_start().starts_with('Z'))
+    let has_ended = stat.rsplit(')').next().is_none_or(|rest| {
+        let rest = rest.trim_start();
+        rest.is_empty() || rest.starts_with('Z')
+    });
+    // The first thread may end before the others, and with these what the process has open.
+    let threads = || std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    has_ended && threads() <= 1
 }
 
 /// The processes whose parent is this one.
@@ -295,6 +302,46 @@ fn killed_server_is_replaced_again_and_again() {
     target.stop().expect("a clean stop");
 }
 
+/// Keeps the lock of an entry as its server has it: for others that process has not quite ended before this is dropped, as on a
+/// machine that is too busy to close its files.
+fn hold_lock(site: &Site, server: u32) -> Option<OwnedFd> {
+    let lock = std::fs::canonicalize(site.registry().join(format!("{server}.lock"))).expect("a lock");
+    let process = pidfd_open(Pid::from_raw(server as i32)?, PidfdFlags::empty()).expect("it runs");
+    let files = std::fs::read_dir(format!("/proc/{server}/fd")).expect("its files").flatten();
+    let number = |file: std::fs::DirEntry| file.file_name().to_str().and_then(|name| name.parse().ok());
+    let mut its = files.filter(|file| std::fs::read_link(file.path()).is_ok_and(|path| path == lock));
+    let number = its.next().and_then(number).expect("it has it open");
+    match pidfd_getfd(process, number, PidfdGetfdFlags::empty()) {
+        Err(Errno::PERM) => None,
+        held => Some(held.expect("it can be held")),
+    }
+}
+
+#[test]
+fn server_waits_for_the_end_of_the_one_before() {
+    let (site, target) = site("ending");
+    let disk = attach(&site, &[]);
+    let server = pid(&disk);
+    let Some(held) = hold_lock(&site, server) else {
+        eprintln!("left out: this process may not take another's files");
+        return;
+    };
+    let guard = children(server)[0];
+    process::signal(server, "KILL").expect("it runs");
+    let log = site.registry().join(format!("{server}.log"));
+    process::until("another server waits, or has given up", || {
+        let said = std::fs::read_to_string(&log).unwrap_or_default();
+        said.contains("waits for the end of process") || is_gone(guard)
+    })
+    .expect("one of them");
+    drop(held);
+    process::until("it has the disk", || state(&site) == "live").expect("it has");
+    assert_eq!(pid(&listed(&site)[0]), guard);
+    succeeds(&mut detach(&site, &["--all"])).expect("detached");
+    assert!(files(&site).is_empty(), "{:?}", files(&site));
+    target.stop().expect("a clean stop");
+}
+
 #[test]
 fn disk_with_several_paths_is_taken_over_with_all_of_them() {
     let site = Site::new("several").expect("a site");
@@ -343,8 +390,14 @@ fn server_that_takes_a_disk_over_waits_for_the_target_that_was_there() {
         || listed(&site).first().is_some_and(|now| now["state"] == "reconnecting" && pid(now) != pid(&disk));
     process::until("another server waits for the target", again)
         .unwrap_or_else(|error| panic!("{error}: {:?}", listed(&site)));
-    // A request waits with it.
-    let mut client = nbd::Client::connect(socket(&disk)).expect("a client");
+    // A request waits with it, once its socket is there.
+    let mut client = None;
+    process::until("a client", || {
+        client = nbd::Client::connect(socket(&disk)).ok();
+        client.is_some()
+    })
+    .expect("a client");
+    let mut client = client.expect("one");
     let reader = std::thread::spawn(move || {
         let mut back = [0; 4096];
         client.read(4096, &mut back).map(|()| back)
@@ -377,6 +430,27 @@ fn lost_disk_is_connected_again_on_request() {
     client.read(0, &mut [0; 4096]).expect("it is there again");
     fails(&mut site.local(&["reconnect", "/dev/nothing"]).expect("nvmf"), &["no such disk"])
         .expect("a message");
+    fails(&mut detach(&site, &["--all"]), &["in use by a client", "--force"]).expect("a clear message");
+    client.read(0, &mut [0; 4096]).expect("it is there still");
+    succeeds(&mut detach(&site, &["--all", "--force"])).expect("detached");
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn reset_ends_with_the_new_association_or_says_why_there_is_none() {
+    let (site, mut target) = site("reset");
+    attach(&site, &[]);
+    let cntlid = || listed(&site)[0]["paths"][0]["cntlid"].clone();
+    process::until("its controller is listed", || cntlid().is_u64()).expect("it is");
+    let before = cntlid();
+    let reset = || site.local(&["reset", &site.nqn]).expect("nvmf");
+    assert!(succeeds(&mut reset()).expect("reset").contains("connected"));
+    process::until("another controller", || cntlid().is_u64() && cntlid() != before).expect("there is");
+    target.kill().expect("it ran");
+    process::until("it is away", || state(&site) == "reconnecting").expect("it is");
+    fails(&mut reset(), &["reconnecting", "no connection"]).expect("a clear message");
+    let target = site.serve().expect("it starts again");
+    succeeds(&mut site.local(&["reconnect", &site.nqn]).expect("nvmf")).expect("connected");
     succeeds(&mut detach(&site, &["--all"])).expect("detached");
     target.stop().expect("a clean stop");
 }

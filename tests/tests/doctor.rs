@@ -139,6 +139,7 @@ fn address_is_tried() {
     let address = site.address.to_string();
     let output = doctor(&[&address, "-o", "json"]);
     let value = json(&output);
+    assert_eq!(output.status.code(), Some(1), "whoever names an address expects a target: {value}");
     assert_eq!(
         (&value["target"]["answers"], &value["target"]["address"]),
         (&false.into(), &address.as_str().into())

@@ -162,7 +162,7 @@ fn detaching_a_disk_without_its_target_takes_one_time_limit() {
     // Whoever is answered now came after the write.
     let _later = Client::connect(&socket).expect("a server");
     let start = Instant::now();
-    let detached = scene.nvmf(&["detach", "--socket", text(&socket)]);
+    let detached = scene.nvmf(&["detach", "--force", "--socket", text(&socket)]);
     let took = start.elapsed();
     let said = String::from_utf8_lossy(&detached.stderr);
     assert!(!detached.status.success() && said.contains("may be lost"), "{said}");

@@ -44,6 +44,36 @@ impl Listed {
         }
     }
 
+    /// Has the disk's server end its connections and connect again, and waits until it has.
+    pub(crate) fn reset(&self) -> Result<()> {
+        let before = self.statistics()?.reconnects;
+        let is_connected = |state| matches!(state, State::Live | State::Foreign);
+        let paths = self.disk.paths.iter().filter(|path| is_connected(path.state)).count() as u64;
+        let why = |disk: &Attachment| disk.reason.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+        ensure!(
+            paths > 0,
+            "it is {}: it has no connection to end (nvmf reconnect tries again at once){}",
+            self.disk.state.as_str(),
+            why(&self.disk)
+        );
+        answer::ask(&self.answers(), Question::Reset)?;
+        let deadline = Instant::now() + RECONNECT_TIME_MAX;
+        loop {
+            let now = self.again().context("it was detached meanwhile")?;
+            let again = now.statistics()?.reconnects.saturating_sub(before);
+            if again >= paths {
+                return Ok(());
+            }
+            ensure!(
+                Instant::now() < deadline,
+                "{again} of {paths} path(s) are connected again, it is {}{}",
+                now.disk.state.as_str(),
+                why(&now.disk)
+            );
+            std::thread::sleep(POLL);
+        }
+    }
+
     /// Has the disk's server end what is under way and leave the disk to a new one, of the program that is installed now: the number
     /// of that process.
     pub(crate) fn upgrade(&self) -> Result<u32> {

@@ -41,6 +41,8 @@ pub(crate) struct Statistics {
     pub(crate) in_flight: u64,
     /// Clients of its socket.
     pub(crate) clients: u64,
+    /// How often a path of its was connected again.
+    pub(crate) reconnects: u64,
     /// Since when it counts, in milliseconds.
     pub(crate) uptime_ms: u64,
 }
@@ -51,6 +53,7 @@ pub(crate) struct Counters {
     kinds: [KindCounters; KINDS],
     in_flight: AtomicU64,
     clients: AtomicU64,
+    reconnects: AtomicU64,
     start: Instant,
 }
 
@@ -79,8 +82,8 @@ impl Default for KindCounters {
 impl Default for Counters {
     fn default() -> Self {
         let kinds = core::array::from_fn(|_| KindCounters::default());
-        let (in_flight, clients) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { kinds, in_flight, clients, start: Instant::now() }
+        let [in_flight, clients, reconnects] = core::array::from_fn(|_| AtomicU64::new(0));
+        Self { kinds, in_flight, clients, reconnects, start: Instant::now() }
     }
 }
 
@@ -89,7 +92,13 @@ impl Counters {
         let [reads, writes, others] = self.kinds.each_ref().map(KindCounters::get);
         let uptime_ms = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         let (in_flight, clients) = (read(&self.in_flight), read(&self.clients));
-        Statistics { reads, writes, others, in_flight, clients, uptime_ms }
+        let reconnects = read(&self.reconnects);
+        Statistics { reads, writes, others, in_flight, clients, reconnects, uptime_ms }
+    }
+
+    /// Its paths were connected again so often.
+    pub(crate) fn set_reconnects(&self, reconnects: u64) {
+        self.reconnects.store(reconnects, Ordering::Relaxed);
     }
 
     /// So many clients use its socket.

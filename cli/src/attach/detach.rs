@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 /// How long a disk may take to be detached: its last requests, and a flush.
 const DETACH_TIME_MAX: Duration = Duration::from_secs(80);
-/// How long a device may be open in processes that come and go, as udev's do.
+/// How long a device may be open in processes that come and go, as udev's do, and a socket have clients that do.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(5);
 /// How long another server may take to take over a disk whose server was killed.
 const RESTART_TIME_MAX: Duration = Duration::from_secs(2);
@@ -55,8 +55,11 @@ impl Listed {
         // The number was this server's if it holds its lock now, and the descriptor is its from here on.
         if self.is_served() {
             let process = process?;
-            if let (Some(device), false) = (&disk.device, force) {
-                refuse_in_use(device, pid)?;
+            if !force {
+                match &disk.device {
+                    Some(device) => refuse_in_use(device, pid)?,
+                    None => self.refuse_clients()?,
+                }
             }
             process.terminate()?;
             if let Some(other) = self.wait(&process, force)? {
@@ -80,6 +83,30 @@ impl Listed {
         match &disk.device {
             Some(device) => in_use::users(device, disk.pid).is_empty(),
             None => self.statistics().is_ok_and(|statistics| statistics.clients == 0),
+        }
+    }
+
+    /// Fails when its socket has clients, after a while in which they may go.
+    fn refuse_clients(&self) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            // A server that says nothing has its disk detached all the same.
+            let clients = self.statistics().map_or(0, |statistics| statistics.clients);
+            if clients == 0 {
+                return Ok(());
+            }
+            if start.elapsed() > SETTLE_TIME_MAX {
+                let whose = match (self.disk.vhost_user, clients) {
+                    (true, _) => "a virtual machine".to_owned(),
+                    (false, 1) => "a client".to_owned(),
+                    (false, clients) => format!("{clients} clients"),
+                };
+                bail!(
+                    "{} is in use by {whose}; end that first, or detach it with --force",
+                    self.disk.place().display()
+                );
+            }
+            std::thread::sleep(POLL * 10);
         }
     }
 

@@ -194,6 +194,16 @@ impl Registry {
         self.read(id.to_owned()).filter(|listed| listed.disk.state == State::Killed)
     }
 
+    /// Whether the server of this entry is the process with this number, and lives or has not quite ended.
+    pub(super) fn is_served_by(&self, id: &str, pid: u32) -> bool {
+        self.read(id.to_owned()).is_some_and(|listed| listed.is_served() && listed.disk.pid == pid)
+    }
+
+    /// Where the log of this entry's server goes.
+    pub(super) fn log(&self, id: &str) -> PathBuf {
+        self.path(id, "log")
+    }
+
     /// Removes what servers that were killed left behind and nobody can use.
     pub(super) fn clear_away(&self) -> Result<()> {
         for id in self.ids()? {
@@ -262,7 +272,7 @@ impl Claim {
 
     /// Where this server's log goes.
     pub(super) fn log(&self) -> PathBuf {
-        self.registry.path(&self.id, "log")
+        self.registry.log(&self.id)
     }
 
     /// Writes the entry. Readers see the whole of it, or what was there before.

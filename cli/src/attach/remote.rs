@@ -365,6 +365,7 @@ impl Remote {
         self.happened = happened;
         // Before anything else is connected.
         self.write_fence();
+        self.control.counters.set_reconnects(self.backend.inner.reconnects());
         let (state, reason) = self.state();
         if state == State::Live {
             let bytes = self.backend.inner.bytes(self.found.namespace.nsid);

@@ -31,6 +31,8 @@ const NODE_TIME_MAX: Duration = Duration::from_secs(10);
 const IN_USE_TIME_MAX: Duration = Duration::from_secs(2);
 /// How often a disk that is to end is looked at, whether it is still in use.
 const ENDING_POLL: Duration = Duration::from_millis(500);
+/// How often is looked whether the end of the server before is over.
+const END_POLL: Duration = Duration::from_millis(10);
 /// How often the log's length is looked at, and how long it may be.
 const LOG_POLL: Duration = Duration::from_secs(60);
 const LOG_BYTES_MAX: u64 = 1 << 20;
@@ -74,7 +76,7 @@ pub(crate) fn serve_in_background(options: Result<AttachOptions>, restart: Resta
     let mut is_announced = false;
     let outcome = options.and_then(|options| {
         let begun = Begun::new(&options)?;
-        begun.log_to_file()?;
+        log_to_file(&begun.claim.log())?;
         let starter = Some(File::from(std::io::stdin().as_fd().try_clone_to_owned()?));
         let role = Role { starter, restart, supervisor: Supervisor::Guard, keeps_log: true };
         begun.serve(&options, role, &mut |disk| {
@@ -90,9 +92,25 @@ pub(crate) fn serve_in_background(options: Result<AttachOptions>, restart: Resta
 
 /// What a guard starts: takes over the disk of a server that was killed. Nothing is left to do where somebody else has done
 /// something about it meanwhile.
-pub(crate) fn resume(id: &str, options: Result<AttachOptions>, restart: Restart) -> Result<Ended> {
+///
+/// `after`: that server's process. Its guard hears of its end before that is over: the kernel closes what a process has open one
+/// after the other, and may be kept from it for long, by a busy machine for example. Until the lock is free the disk is still its.
+pub(crate) fn resume(
+    id: &str,
+    after: Option<u32>,
+    options: Result<AttachOptions>,
+    restart: Restart,
+) -> Result<Ended> {
     process::leave_caller();
-    let Some(killed) = Registry::of_this_user().killed(id) else { return Ok(Ended::Over) };
+    let registry = Registry::of_this_user();
+    if let Some(pid) = after.filter(|&pid| registry.is_served_by(id, pid)) {
+        log_to_file(&registry.log(id))?;
+        tracing::info!("waits for the end of process {pid}, which served the disk");
+        while registry.is_served_by(id, pid) {
+            std::thread::sleep(END_POLL);
+        }
+    }
+    let Some(killed) = registry.killed(id) else { return Ok(Ended::Over) };
     if !killed.is_usable() {
         // It had not been attached yet, or its device is gone.
         killed.clear_away();
@@ -100,13 +118,19 @@ pub(crate) fn resume(id: &str, options: Result<AttachOptions>, restart: Restart)
     }
     let Some((claim, before)) = killed.take_over()? else { return Ok(Ended::Over) };
     let begun = Begun { claim, before: Some(before) };
-    begun.log_to_file()?;
+    log_to_file(&begun.claim.log())?;
     let role = Role { starter: None, restart, supervisor: Supervisor::Guard, keeps_log: true };
     let outcome = begun.serve(&options?, role, &mut |_| Ok(()));
     if let Err(error) = &outcome {
         tracing::error!("{}", chain(error));
     }
     outcome
+}
+
+fn log_to_file(path: &Path) -> Result<()> {
+    let log = File::options().append(true).create(true).open(path);
+    let log = log.with_context(|| format!("cannot make {}", path.display()))?;
+    nix::unistd::dup2_stderr(&log).context("cannot write to the log")
 }
 
 fn say(report: &Report) -> Result<()> {
@@ -141,12 +165,6 @@ impl Begun {
         let claim = registry.claim()?;
         registry.clear_away()?;
         Ok(Self { claim, before: None })
-    }
-
-    fn log_to_file(&self) -> Result<()> {
-        let log = File::options().append(true).create(true).open(self.claim.log());
-        let log = log.with_context(|| format!("cannot make {}", self.claim.log().display()))?;
-        nix::unistd::dup2_stderr(&log).context("cannot write to the log")
     }
 
     /// Connects, serves until it is stopped, and ends cleanly: what was written is flushed.
@@ -381,6 +399,7 @@ impl Service<'_> {
         if self.entry.supervisor == Supervisor::Guard && self.guard.is_none() {
             let mut restart = self.restart.clone();
             restart.arguments.push(format!("--resume={}", self.claim.id()).into());
+            restart.arguments.push(format!("--after={}", std::process::id()).into());
             self.guard = Some(Guard::start(&restart)?);
         }
         Ok(())

@@ -71,6 +71,9 @@ pub(crate) struct Serve {
     /// The entry of the disk to take over
     #[arg(long)]
     resume: Option<String>,
+    /// The process that served that disk, whose end may not be over
+    #[arg(long)]
+    after: Option<u32>,
     /// How often servers of this disk were started that did not live long
     #[arg(long, default_value_t = 0)]
     restarts: u32,
@@ -126,7 +129,7 @@ pub(crate) struct Detach {
     /// Every disk
     #[arg(long)]
     all: bool,
-    /// Detach a device that is in use: its users get I/O errors. (Clients of a socket hold nothing up: they are disconnected)
+    /// Detach a disk that is in use: its users get I/O errors, clients of its socket are disconnected
     #[arg(short, long)]
     force: bool,
 }
@@ -242,7 +245,8 @@ fn arguments() -> impl Iterator<Item = OsString> {
     let mut is_name = false;
     std::env::args_os().skip(2).filter(move |argument| {
         let text = argument.to_string_lossy();
-        let of_this_call = ["--resume=", "--restarts=", "--persist="].iter().any(|it| text.starts_with(it));
+        let of_this_call =
+            ["--resume=", "--after=", "--restarts=", "--persist="].iter().any(|it| text.starts_with(it));
         let was_name = std::mem::replace(&mut is_name, text == "--persist");
         !(text == "--foreground" || of_this_call || was_name || is_name)
     })
@@ -258,7 +262,7 @@ impl Serve {
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let (options, restart) = (self.disk.options(), restart(self.restarts)?);
         let ended = match &self.resume {
-            Some(id) => attach::resume(id, options, restart),
+            Some(id) => attach::resume(id, self.after, options, restart),
             None => attach::serve_in_background(options, restart),
         };
         ended.map(exit_code)
@@ -312,7 +316,10 @@ impl Named {
 
     /// Has the servers of these disks end their connections and connect again.
     pub(crate) fn reset(&self) -> Result<()> {
-        self.each(|listed| listed.ask(Question::Reset))
+        self.each(|listed| {
+            listed.reset()?;
+            line(format_args!("connected {}", listed.disk))
+        })
     }
 
     fn each(&self, act: impl Fn(&Listed) -> Result<()>) -> Result<()> {

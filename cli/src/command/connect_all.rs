@@ -9,6 +9,7 @@ use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use nvmf_attached::Attachment;
 use serde_json::json;
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -106,9 +107,18 @@ impl ConnectAll {
 
 impl Discoverd {
     pub(crate) fn run(&self) -> Result<()> {
+        let was_there = Cell::new(false);
         let begin = || {
             let sources = self.sources.read(&self.target)?;
+            let is_there = self.policy.exists();
+            // Without one from the start everything is attached. That one is gone is more likely a mistake than meant so.
+            ensure!(
+                is_there || !was_there.get(),
+                "{} is gone: put it back, or restart the service to go on without it",
+                self.policy.display()
+            );
             let policy = Policy::read(&self.policy)?;
+            was_there.set(is_there);
             if !policy.mdns {
                 self.sources.check(&sources)?;
             }

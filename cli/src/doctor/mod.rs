@@ -70,10 +70,7 @@ pub(crate) fn examine(question: Option<&Question>, interval: Duration, json: boo
     let verbs = verbs.as_ref().map_err(String::as_str).copied();
     let towards = question.map(|question| towards::Towards::new(&machine, question.address.ip(), verbs));
 
-    let target = question.map(|question| {
-        let address = question.address.ip();
-        target::Target::ask(question, address.is_loopback() || machine.netdev_of(address).is_some())
-    });
+    let target = question.map(target::Target::ask);
 
     let netdevs = netdevs_to_read(&machine, towards.as_ref().and_then(|towards| towards.source));
     // What `auto` would take says nothing where it is not asked.

@@ -21,8 +21,6 @@ const TLS_ALERT: &str = "the peer sent the TLS alert";
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) address: SocketAddr,
-    /// Nothing says that a target is to be there: it is one of this machine's addresses, and no transport was named.
-    pub(super) may_be_absent: bool,
     /// Over each transport that was tried.
     pub(super) tried: Vec<(Transport, Result<Answer, String>)>,
 }
@@ -36,14 +34,9 @@ pub(super) struct Answer {
 }
 
 impl Target {
-    /// Connects as nobody in particular, asks, and disconnects. Takes some seconds where nobody answers. `local`: the
-    /// address is one of this machine's.
-    pub(super) fn ask(question: &Question, local: bool) -> Self {
-        let mut target = Self {
-            address: question.address,
-            may_be_absent: local && question.transport.is_none(),
-            tried: Vec::new(),
-        };
+    /// Connects as nobody in particular, asks, and disconnects. Takes some seconds where nobody answers.
+    pub(super) fn ask(question: &Question) -> Self {
+        let mut target = Self { address: question.address, tried: Vec::new() };
         if question.transport != Some(Transport::Tcp) {
             target.try_over(Transport::Rdma, question.provider);
         }
@@ -86,9 +79,13 @@ impl Target {
     /// That nobody answers.
     pub(super) fn finding(&self) -> Option<Finding> {
         let error = self.error()?;
-        let level = if self.may_be_absent { Verdict::Watch } else { Verdict::Bad };
         let mend = "there: systemctl status nvmf-target (does it run, on which address, transport and provider?); between: routes, and a firewall that lets the port through";
-        Some(Finding::new(level, &self.address.to_string(), format!("no target answers: {error}"), mend))
+        Some(Finding::new(
+            Verdict::Bad,
+            &self.address.to_string(),
+            format!("no target answers: {error}"),
+            mend,
+        ))
     }
 
     pub(super) fn json(&self) -> Value {

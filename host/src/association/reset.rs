@@ -4,6 +4,7 @@
 use super::{Action, Association, CommandRole, Reply, State};
 use crate::{Qid, admin, limits};
 use core::time::Duration;
+use nvme_proto::Status;
 use nvme_proto::admin::cross_controller_reset::{
     ControllerInstance, IMMEDIATE_RESET_SUCCESSFUL, ResetLogEntry, ResetLogHeader, ResetStatus,
 };
@@ -15,7 +16,7 @@ pub(super) struct Reset {
     impacted: ControllerInstance,
     /// The command was answered: the log page says how it goes on.
     is_logged: bool,
-    /// When the log page is read again.
+    /// When the log page is read again, or the command is sent again.
     look_at: Option<Duration>,
     /// When it has failed.
     deadline: Duration,
@@ -43,6 +44,12 @@ impl Association {
 
     pub(super) fn on_reset(&mut self, now: Duration, reply: Reply<'_>) {
         let Some(reset) = &mut self.reset else { return };
+        // Another path asked for it before and was lost, or there are too many at once: that passes.
+        let passing = [Status::CONTROLLER_RESET_IN_PROGRESS, Status::CONTROLLER_RESET_LIMIT_EXCEEDED];
+        if !reset.is_logged && passing.contains(&reply.outcome.status) {
+            reset.look_at = Some(now.saturating_add(limits::STATUS_POLL));
+            return;
+        }
         let status = if !reply.outcome.status.is_success() {
             ResetStatus::FAILED
         } else if reset.is_logged {
@@ -67,7 +74,11 @@ impl Association {
             return self.end_reset(false);
         }
         if reset.look_at.take_if(|at| *at <= now).is_some() {
-            self.send(Qid(0), CommandRole::Reset, admin::reset_log());
+            let command = match reset.is_logged {
+                true => admin::reset_log(),
+                false => admin::cross_controller_reset(reset.impacted),
+            };
+            self.send(Qid(0), CommandRole::Reset, command);
         }
     }
 

@@ -36,7 +36,7 @@ fn listed(site: &Site) -> Value {
 }
 
 fn detach(site: &Site) {
-    succeeds(&mut site.local(&["detach", "--all"]).expect("nvmf")).expect("detached");
+    succeeds(&mut site.local(&["detach", "--all", "--force"]).expect("nvmf")).expect("detached");
 }
 
 fn pattern(seed: u8, len: usize) -> Vec<u8> {

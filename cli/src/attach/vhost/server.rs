@@ -194,6 +194,7 @@ impl Server {
         self.completions = completions;
         self.rings.iter_mut().flatten().for_each(|served| served.ring.notify());
         self.end_what_stops();
+        self.control.counters().set_clients(self.served().next().is_some().into());
         Ok(worked)
     }
 

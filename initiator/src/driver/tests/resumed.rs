@@ -1,10 +1,12 @@
 //! Controllers that another process of this host used until it was killed: nothing is changed before what that had sent is over.
 
 use super::super::{DriverConfig, DriverEvent, PathPolicy};
+use super::losses::refuse_reset;
 use super::rig::{BLOCK, BLOCKS, Rig, SECOND, buffer, config};
-use super::target::{Disk, Target};
+use super::target::{Capsule, Disk, Target};
 use crate::ConnectionState;
 use core::time::Duration;
+use nvme_proto::Status;
 use nvmf_block::{BlockError, BlockOp, BlockRange, Buffer};
 
 /// A process that is killed with a write in flight, of which its controller does not hear, and another one that takes over and
@@ -75,6 +77,25 @@ fn write_of_the_process_before_is_over_before_anything_is_changed() {
 }
 
 #[test]
+fn reset_that_is_under_way_or_one_too_many_is_asked_for_again() {
+    type Refuse = fn(&Capsule, bool) -> Option<Status>;
+    let in_progress: Refuse =
+        |capsule, io| refuse_reset(capsule, io).map(|_| Status::CONTROLLER_RESET_IN_PROGRESS);
+    let too_many: Refuse =
+        |capsule, io| refuse_reset(capsule, io).map(|_| Status::CONTROLLER_RESET_LIMIT_EXCEEDED);
+    for refuse in [in_progress, too_many] {
+        let prepare = |it: &mut Target| (it.late, it.resets) = (true, true);
+        let mut rig = taken_over(prepare, |rig| rig.target.refuse = refuse);
+        rig.pass(2 * SECOND);
+        assert_eq!((rig.driver.state(), rig.result(2)), (ConnectionState::Live, None));
+        rig.target.refuse = |_, _| None;
+        assert!(ended_after(&mut rig, 2) < SECOND, "its time is not waited for");
+        rig.target.carry_out_late();
+        assert_eq!(rig.target.disks[&1].bytes[4 * BLOCK], 0xbb);
+    }
+}
+
+#[test]
 fn writes_of_the_process_before_are_over_on_each_path() {
     for (resets, least, most) in [(true, 0, 2), (false, 6, 9)] {
         for gone in [None, Some(0), Some(1)] {
@@ -120,7 +141,7 @@ fn controllers_are_named_only_while_there_can_be_no_other() {
     let lost = usize::from(rig.target.held.is_empty());
     for path in [0, 1] {
         rig.target_of(path).hold = false;
-        rig.target_of(path).refuse = super::losses::refuse_reset;
+        rig.target_of(path).refuse = refuse_reset;
     }
     rig.target_of(lost).closed = true;
     rig.target_of(lost).disconnect_io();
