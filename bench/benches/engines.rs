@@ -138,15 +138,9 @@ fn namespace() -> Namespace {
         copy_blocks: 100,
         in_capsule_bytes: 4096,
     };
-    Namespace {
-        nsid: Nsid(1),
-        geometry: geometry(),
-        nguid: [0; 16],
-        eui64: [0; 8],
-        uuid: [1; 16],
-        ana_group: 0,
-        limits,
-    }
+    let mut namespace = Namespace::new(Nsid(1), geometry(), limits);
+    namespace.uuid = [1; 16];
+    namespace
 }
 
 fn host(c: &mut Criterion) {

@@ -183,10 +183,11 @@ fn identify(disk: &nvmf_disk) -> nvmf_info {
     let namespace = device.namespace();
     let limits = namespace.as_ref().map(|namespace| namespace.limits);
     let state = match connection.state() {
-        ConnectionState::Connecting => nvmf_state::Connecting,
         ConnectionState::Live => nvmf_state::Live,
         ConnectionState::Foreign => nvmf_state::Foreign,
         ConnectionState::Lost => nvmf_state::Lost,
+        // Connecting: I/O waits.
+        _ => nvmf_state::Connecting,
     };
     nvmf_info {
         size: geometry.bytes(),

@@ -131,7 +131,9 @@ impl Settings {
             }
             let transport = self.transport(path.transport.clone())?;
             let address = path.resolve()?;
-            options.paths.push(PathOptions { address, address_source: None, transport, source });
+            let mut further = PathOptions::new(address, transport);
+            further.source = source;
+            options.paths.push(further);
         }
         options.source = source;
         options.path_policy = self.policy;

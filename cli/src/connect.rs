@@ -44,7 +44,8 @@ pub(crate) async fn reach<T>(
         Err(error) if also_iwarp && nobody_answers(&error) => error,
         Err(error) => return Err(error).context(over(&first)),
     };
-    let options = Options { provider: Preference::Iwarp, ..options };
+    let mut options = options;
+    options.provider = Preference::Iwarp;
     match connect(options).await {
         Ok(connection) => {
             let failure = chain(&failure.into());

@@ -12,6 +12,7 @@ const ENTRIES_PER_COMMAND: usize = limits::ADMIN_DATA_MAX as usize / DiscoveryEn
 
 /// The discovery log page, as it was at one generation.
 #[derive(Clone, Default)]
+#[non_exhaustive]
 pub struct DiscoveryLog {
     /// GENCTR.
     pub generation: u64,

@@ -28,6 +28,7 @@ pub struct NamespaceIdentity {
 
 /// In what a namespace differs from the one that was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Mismatch {
     /// It belongs to another subsystem.
     Subsystem,

@@ -137,6 +137,7 @@ pub struct Part {
 
 /// What a namespace is, and what its controller lets one command do.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Namespace {
     /// NSID.
     pub nsid: Nsid,
@@ -152,6 +153,14 @@ pub struct Namespace {
     pub ana_group: u32,
     /// What one command may do.
     pub limits: CommandLimits,
+}
+
+impl Namespace {
+    /// A namespace without identifiers, in no ANA group.
+    #[must_use]
+    pub fn new(nsid: Nsid, geometry: Geometry, limits: CommandLimits) -> Self {
+        Self { nsid, geometry, nguid: [0; 16], eui64: [0; 8], uuid: [0; 16], ana_group: 0, limits }
+    }
 }
 
 /// What one command may do.

@@ -12,8 +12,9 @@ use nvmf_rdma_any::{OpenOptions, Preference, ProviderSelection, VerbsOptions};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Whom to connect to, as whom, and how.
+/// Whom to connect to, as whom, and how: made by [`Options::new`] or [`Options::with_host`], then changed.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Options {
     /// Where the controller listens.
     pub address: SocketAddr,
@@ -113,6 +114,7 @@ impl core::fmt::Debug for AddressSource {
 
 /// How to authenticate where the controller asks for it.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct AuthenticationOptions {
     /// The host's secret; and the controller's, which it must then prove to have.
     pub secrets: Secrets,
@@ -134,10 +136,17 @@ impl AuthenticationOptions {
     pub fn new(secrets: Secrets) -> Self {
         Self { secrets, source: None, terms: Terms::default(), insist: true, concat: false }
     }
+
+    /// With secure channel concatenation, or without.
+    #[must_use]
+    pub fn with_concat(self, concat: bool) -> Self {
+        Self { concat, ..self }
+    }
 }
 
 /// A further path.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct PathOptions {
     /// Where the controller listens.
     pub address: SocketAddr,
@@ -149,8 +158,17 @@ pub struct PathOptions {
     pub source: Option<SocketAddr>,
 }
 
+impl PathOptions {
+    /// To this address, which stays the same, from any of ours.
+    #[must_use]
+    pub fn new(address: SocketAddr, transport: TransportOptions) -> Self {
+        Self { address, address_source: None, transport, source: None }
+    }
+}
+
 /// What carries the commands.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum TransportOptions {
     /// NVMe/RDMA; [`Options::provider`] and [`Options::verbs`] say how.
     #[default]

@@ -32,6 +32,7 @@ pub struct Queue {
 
 /// An operation that has ended.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Completion {
     /// The number that it was submitted with.
     pub cookie: u64,

@@ -151,7 +151,8 @@ fn waiting_operation_survives_end_of_driving_caller() {
 #[test]
 fn driving_caller_gets_error_on_connection_loss() {
     let (site, mut target) = site("lost");
-    let options = Options { ctrl_loss_timeout: Some(Duration::ZERO), ..site.options(1).expect("options") };
+    let mut options = site.options(1).expect("options");
+    options.ctrl_loss_timeout = Some(Duration::ZERO);
     let (connection, disk) = connect(options);
     let (started, running) = mpsc::channel();
     let reader = std::thread::spawn(move || {
@@ -179,7 +180,8 @@ fn driving_caller_gets_error_on_connection_loss() {
 #[test]
 fn driving_caller_continues_after_reconnect() {
     let (site, mut target) = site("again");
-    let options = Options { reconnect_delay: Duration::from_millis(20), ..site.options(1).expect("options") };
+    let mut options = site.options(1).expect("options");
+    options.reconnect_delay = Duration::from_millis(20);
     let (connection, disk) = connect(options);
     for _ in 0..3 {
         block_on(exercise(&disk, 0, 20));

@@ -22,7 +22,8 @@ fn dropped_future_changes_no_other_memory() {
     let program = process::program("nvmf-target").expect("nvmf-target");
     let target = Target::serve(&program, &config, address, &folder.path().join("log")).expect("a target");
     let host = HostIdentity::generate().expect("an identity");
-    let options = Options { io_queues: 2, ..Options::with_host(address, nqn.parse().expect("an NQN"), host) };
+    let mut options = Options::with_host(address, nqn.parse().expect("an NQN"), host);
+    options.io_queues = 2;
     block_on(async {
         let connection = Connection::connect(options).await.expect("a connection");
         let disk = connection.open(Nsid(1)).expect("namespace 1");

@@ -77,8 +77,7 @@ fn library(site: &Site, key: &str) -> (Options, Secrets) {
     let mut options = site.options(1).expect("options");
     options.host.nqn = host().parse().expect("an NQN");
     options.transport = TransportOptions::Tcp(TcpOptions::default());
-    options.authentication =
-        Some(AuthenticationOptions { concat: true, ..AuthenticationOptions::new(secrets.clone()) });
+    options.authentication = Some(AuthenticationOptions::new(secrets.clone()).with_concat(true));
     (options, secrets)
 }
 

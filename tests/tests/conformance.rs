@@ -14,7 +14,7 @@ fn remote_disk_passes_backend_conformance() {
 #[test]
 fn remote_disk_over_tcp_passes_backend_conformance() {
     let tcp = |header_digest, data_digest| {
-        TransportOptions::Tcp(TcpOptions { header_digest, data_digest, ..TcpOptions::default() })
+        TransportOptions::Tcp(TcpOptions::default().with_digests(header_digest, data_digest))
     };
     check_remote("tcp", &[tcp(false, false), tcp(true, true)]);
 }
@@ -51,13 +51,11 @@ fn check_remote(transport: &str, all: &[TransportOptions]) {
         all.iter().flat_map(|transport| [(1, 0), (3, 0), (1, 2)].map(|queues| (transport, queues)))
     {
         let host = HostIdentity::generate().expect("an identity");
-        let options = Options {
-            io_queues,
-            write_queues,
-            disable_flow_control: write_queues > 0,
-            transport: transport.clone(),
-            ..Options::with_host(address, nqn.parse().expect("an NQN"), host)
-        };
+        let mut options = Options::with_host(address, nqn.parse().expect("an NQN"), host);
+        options.io_queues = io_queues;
+        options.write_queues = write_queues;
+        options.disable_flow_control = write_queues > 0;
+        options.transport = transport.clone();
         let mut remote = RemoteBackend::connect(&options).expect("a connection");
         assert_eq!(remote.namespaces().len(), 2);
         for nsid in [1, 2] {

@@ -547,7 +547,8 @@ fn file_made_smaller_is_neither_read_nor_made_longer_behind_its_end() {
     // Workers that come later have it no longer than the others.
     let port = process::free_port().expect("a port");
     it.ctl(&["listener", "add", &format!("127.0.0.1:{port}"), "--transport", "rdma"]);
-    let options = Options { transport: nvmf_initiator::TransportOptions::Rdma, ..it.options_at(port) };
+    let mut options = it.options_at(port);
+    options.transport = nvmf_initiator::TransportOptions::Rdma;
     let later = block_on(Connection::connect(options)).expect("a connection");
     let later_disk = later.open(Nsid(1)).expect("the disk");
     assert!(block_on(later_disk.write_from(end, &[7; BLOCK])).is_err());

@@ -1,6 +1,6 @@
 //! MPA's CRC between the target and its hosts over userspace iWARP: who asks for it, and what it finds.
 
-use nvmf_initiator::{Connection, Device, Options, block_on};
+use nvmf_initiator::{Connection, Device, block_on};
 use nvmf_iwarp::wire::mpa::{FRAME_HEADER_LEN, Flags, Frame, Kind};
 use nvmf_tests::process::Target;
 use nvmf_tests::site::{Site, random_file, refuses, succeeds};
@@ -89,14 +89,12 @@ fn forward(mut from: TcpStream, mut to: TcpStream, kind: Kind, seen: &Seen) {
 }
 
 async fn connect(site: &Site, path: &Path, crc: bool) -> (Connection, Device) {
-    let options = Options {
-        address: path.address,
-        crc,
-        // A write in flight waits until the target must know of the loss.
-        keep_alive: Duration::from_secs(1),
-        reconnect_delay: Duration::from_millis(20),
-        ..site.options(1).expect("options")
-    };
+    let mut options = site.options(1).expect("options");
+    options.address = path.address;
+    options.crc = crc;
+    // A write in flight waits until the target must know of the loss.
+    options.keep_alive = Duration::from_secs(1);
+    options.reconnect_delay = Duration::from_millis(20);
     let connection = Connection::connect(options).await.expect("a connection");
     let device = connection.open(connection.namespaces()[0].nsid).expect("the disk");
     (connection, device)

@@ -30,7 +30,13 @@ fn options(address: SocketAddr, host: u64) -> Options {
     let connect_timeout = Some(Duration::from_secs(20));
     // 32 busy-polling threads would compete for two cores.
     let spin = Duration::ZERO;
-    Options { io_queues: QUEUES, spin, connect_timeout, ..Options::with_host(address, nqn, host) }
+    {
+        let mut options = Options::with_host(address, nqn, host);
+        options.io_queues = QUEUES;
+        options.spin = spin;
+        options.connect_timeout = connect_timeout;
+        options
+    }
 }
 
 /// Fills a buffer with the contents of block `lba` in `generation`.

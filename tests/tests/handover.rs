@@ -191,12 +191,10 @@ impl Load {
 
 async fn connect(address: SocketAddr, transport: TransportOptions) -> Connection {
     let host = HostIdentity::generate().expect("an identity");
-    let options = Options {
-        reconnect_delay: Duration::from_millis(20),
-        io_queues: 2,
-        transport,
-        ..Options::with_host(address, NQN.parse().expect("an NQN"), host)
-    };
+    let mut options = Options::with_host(address, NQN.parse().expect("an NQN"), host);
+    options.reconnect_delay = Duration::from_millis(20);
+    options.io_queues = 2;
+    options.transport = transport;
     Connection::connect(options).await.expect("a connection")
 }
 

@@ -78,12 +78,10 @@ fn kill_while_writing(listener: &str, transport: &TransportOptions) {
     runtime.block_on(async {
         let host = HostIdentity::generate().expect("an identity");
         let reconnect_delay = Duration::from_millis(20);
-        let options = Options {
-            reconnect_delay,
-            io_queues: 2,
-            transport: transport.clone(),
-            ..Options::with_host(address, nqn.parse().expect("an NQN"), host)
-        };
+        let mut options = Options::with_host(address, nqn.parse().expect("an NQN"), host);
+        options.reconnect_delay = reconnect_delay;
+        options.io_queues = 2;
+        options.transport = transport.clone();
         let connection = Connection::connect(options).await.expect("a connection");
         let device = connection.open(Nsid(1)).expect("namespace 1");
         let writers: Vec<_> = (0..WRITERS)

@@ -177,7 +177,8 @@ fn hosts_that_count_in_one_block_lose_nothing() {
     let site = site();
     let each = || {
         let host = HostIdentity::generate().expect("an identity");
-        let options = Options { host, ..site.options.clone() };
+        let mut options = site.options.clone();
+        options.host = host;
         move || {
             block_on(async {
                 let connection = Connection::connect(options).await.expect("a connection");

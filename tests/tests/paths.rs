@@ -168,13 +168,14 @@ impl Load {
 }
 
 fn options(site: &Site, path: SocketAddr, transport: TransportOptions) -> Options {
-    let path = PathOptions { address: path, address_source: None, transport, source: None };
-    Options {
-        provider: Preference::Iwarp,
-        paths: vec![path],
-        path_policy: PathPolicy::RoundRobin,
-        keep_alive: KATO,
-        ..site.options(1).expect("options")
+    let path = PathOptions::new(path, transport);
+    {
+        let mut options = site.options(1).expect("options");
+        options.provider = Preference::Iwarp;
+        options.paths = vec![path];
+        options.path_policy = PathPolicy::RoundRobin;
+        options.keep_alive = KATO;
+        options
     }
 }
 
@@ -194,7 +195,8 @@ fn lost_path_is_no_error_and_nothing_is_stale() {
     let target = site.serve().expect("a target");
     let (rdma_way, tcp_way) = (Proxy::new(site.address), Proxy::new(tcp));
     let over_tcp = TransportOptions::Tcp(TcpOptions::default());
-    let options = Options { address: rdma_way.address, ..options(&site, tcp_way.address, over_tcp) };
+    let mut options = options(&site, tcp_way.address, over_tcp);
+    options.address = rdma_way.address;
     let connection = block_on(Connection::connect(options)).expect("a connection");
     let device = connection.open(Nsid(1)).expect("namespace 1");
     let load = Load::start(&device, None);

@@ -1,7 +1,7 @@
 //! As many queues as a large host asks for, of a target as it is by default.
 
 use nvme_proto::Nsid;
-use nvmf_initiator::{Connection, Options, block_on};
+use nvmf_initiator::{Connection, block_on};
 use nvmf_tests::site::Site;
 use std::time::Duration;
 
@@ -19,13 +19,11 @@ fn host_with_128_processors_gets_its_queues_by_default() {
     );
     std::fs::write(site.path("target.toml"), text).expect("a configuration");
     let target = site.serve().expect("a target");
-    let options = Options {
-        io_queues: QUEUES,
-        queue_depth: 128,
-        spin: Duration::ZERO,
-        connect_timeout: Some(Duration::from_secs(20)),
-        ..site.options(1).expect("options")
-    };
+    let mut options = site.options(1).expect("options");
+    options.io_queues = QUEUES;
+    options.queue_depth = 128;
+    options.spin = Duration::ZERO;
+    options.connect_timeout = Some(Duration::from_secs(20));
     let connection = block_on(Connection::connect(options)).expect("a connection");
     assert_eq!(connection.controller().io_queues, QUEUES);
     assert_eq!(connection.controller().io_queue_entries, 128);

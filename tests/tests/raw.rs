@@ -97,7 +97,7 @@ fn features_and_log_pages_are_shown() {
     let (site, target) = site("features");
     let cache = ["--feature-id", "6"];
     let text = said(&site, "get-feature", &cache);
-    assert_eq!(text, "get-feature:0x06 (Volatile Write Cache), current value:0x00000001\n");
+    assert_eq!(text, "get-feature:0x06 (Volatile Write Cache), Current value:0x00000001\n");
     let value =
         json(&mut call(&site, "get-feature", &["--feature-id", "0x0e", "--data-len", "8", "-o", "json"]));
     assert_eq!(value.expect("JSON")["data"].as_array().map(Vec::len), Some(8), "a timestamp");
@@ -110,11 +110,11 @@ fn features_and_log_pages_are_shown() {
     refuses(&mut call(&site, "get-log", &["--log-id", "0", "--log-len", "5"]), &["multiple of 4"])
         .expect("a refusal");
     let ana = json(&mut call(&site, "ana-log", &["-o", "json"])).expect("JSON");
-    let group = &ana["ANA DESC LIST"][0];
+    let group = &ana["ANA DESC LIST "][0];
     assert_eq!((&group["grpid"], &group["state"]), (&json!(1), &json!("optimized")), "{ana}");
     assert_eq!(group["NSIDS"], json!([{ "nsid": 1 }]));
     let groups = json(&mut call(&site, "ana-log", &["--groups", "-o", "json"])).expect("JSON");
-    assert_eq!(groups["ANA DESC LIST"][0]["NSIDS"], json!([]));
+    assert_eq!(groups["ANA DESC LIST "][0]["NSIDS"], json!([]));
     let errors = json(&mut call(&site, "error-log", &["-o", "json"])).expect("JSON");
     assert_eq!(errors["errors"].as_array().map(Vec::len), Some(16));
     target.stop().expect("the target stops");

@@ -3,7 +3,7 @@
 //! scale -- --nocapture`, with programs built the same way.
 
 use anyhow::{Context, Result, bail};
-use nvmf_initiator::{Connection, Options, block_on};
+use nvmf_initiator::{Connection, block_on};
 use nvmf_tests::process;
 use nvmf_tests::site::{HOST_ID, Site, succeeds};
 use std::fmt::Write as _;
@@ -59,7 +59,8 @@ fn thousand_namespaces_and_hosts_start_soon_and_take_little() -> Result<()> {
     assert!(admin > 0 && io > admin && entries > 0 && (admin + io) << 10 < HOST_BYTES_MAX, "{line}");
     let before = process::resident(target.pid())?;
     let connect = |host| {
-        let options = Options { io_queues: 1, ..site.options(host)? };
+        let mut options = site.options(host)?;
+        options.io_queues = 1;
         block_on(Connection::connect(options)).context("a host does not connect")
     };
     let hosts = (1..=CONNECTED).map(connect).collect::<Result<Vec<_>>>()?;

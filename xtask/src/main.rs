@@ -7,6 +7,7 @@ mod dist;
 mod fuzz;
 mod lab;
 mod packages;
+mod publishable;
 mod sim;
 mod step;
 mod test;

@@ -1,6 +1,6 @@
 //! `cargo xtask test`: all checks that must pass before a change is merged.
 
-use crate::{lab, packages, step};
+use crate::{lab, packages, publishable, step};
 use anyhow::{Context, Result};
 use std::process::Command;
 
@@ -37,6 +37,7 @@ impl Test {
                 step::cargo(&["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"),
             )?;
             licences()?;
+            publishable::check()?;
         }
         // The integration tests run the real programs, which `cargo test` builds only for packages with tests of their
         // own.

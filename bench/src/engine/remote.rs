@@ -123,7 +123,7 @@ fn authentication(remote: &Remote) -> Result<Option<AuthenticationOptions>, Engi
     let Some(path) = &remote.dhchap_key_file else { return Ok(None) };
     let controller = remote.dhchap_ctrl_key_file.as_ref().map(read).transpose()?;
     let secrets = Secrets { host: read(path)?, controller };
-    Ok(Some(AuthenticationOptions { concat: remote.concat, ..AuthenticationOptions::new(secrets) }))
+    Ok(Some(AuthenticationOptions::new(secrets).with_concat(remote.concat)))
 }
 
 /// The connection's options, and the namespace if the job names one.
@@ -146,27 +146,24 @@ pub(super) fn connect_options(options: &JobOptions) -> Result<(Options, Option<N
     let entries = u16::try_from(options.iodepth.saturating_add(1)).unwrap_or(u16::MAX);
     let transport = match remote.transport() {
         RemoteTransport::Rdma => TransportOptions::Rdma,
-        RemoteTransport::Tcp => TransportOptions::Tcp(TcpOptions {
-            header_digest: remote.header_digest,
-            data_digest: remote.data_digest,
-            tls: tls(remote)?,
-            ..TcpOptions::default()
-        }),
+        RemoteTransport::Tcp => TransportOptions::Tcp(
+            TcpOptions::default()
+                .with_digests(remote.header_digest, remote.data_digest)
+                .with_tls(tls(remote)?),
+        ),
     };
-    let connect = Options {
-        transport,
-        authentication: authentication(remote)?,
-        disable_flow_control: remote.disable_flow_control,
-        provider: match remote.provider {
-            RdmaProvider::Auto => Preference::Auto,
-            RdmaProvider::Iwarp => Preference::Iwarp,
-            RdmaProvider::Verbs => Preference::Verbs,
-        },
-        crc: remote.crc,
-        io_queues: 1,
-        queue_depth: entries.clamp(128, 1024),
-        spin: options.spin,
-        ..Options::with_host(address, nqn, host)
+    let mut connect = Options::with_host(address, nqn, host);
+    connect.transport = transport;
+    connect.authentication = authentication(remote)?;
+    connect.disable_flow_control = remote.disable_flow_control;
+    connect.provider = match remote.provider {
+        RdmaProvider::Auto => Preference::Auto,
+        RdmaProvider::Iwarp => Preference::Iwarp,
+        RdmaProvider::Verbs => Preference::Verbs,
     };
+    connect.crc = remote.crc;
+    connect.io_queues = 1;
+    connect.queue_depth = entries.clamp(128, 1024);
+    connect.spin = options.spin;
     Ok((connect, remote.nsid.map(Nsid)))
 }

@@ -88,11 +88,7 @@ impl Harness<Rdma<IwarpProvider>, HostRdma<IwarpProvider>> {
 impl Harness<Tcp, HostTcp> {
     /// A harness over NVMe/TCP, on the loopback interface, with or without both digests.
     pub(crate) fn over_tcp(digests: bool) -> Self {
-        let options = nvmf_initiator::TcpOptions {
-            header_digest: digests,
-            data_digest: digests,
-            ..nvmf_initiator::TcpOptions::default()
-        };
+        let options = nvmf_initiator::TcpOptions::default().with_digests(digests, digests);
         Self::over_tcp_with(&options, TcpOptions::default())
     }
 
@@ -102,10 +98,7 @@ impl Harness<Tcp, HostTcp> {
         let (key, mut keys) = (Key::new(&[7; 32], None).expect("a key"), Keys::default());
         keys.insert(Nqn::from_uuid([1; 16]), Some(key.clone()));
         let ports = TlsPorts::new([(PORT, Tls::Required)], keys, None).expect("TLS");
-        let options = nvmf_initiator::TcpOptions {
-            tls: Some(TlsOptions::new(key)),
-            ..nvmf_initiator::TcpOptions::default()
-        };
+        let options = nvmf_initiator::TcpOptions::default().with_tls(TlsOptions::new(key));
         Self::over_tcp_with(&options, TcpOptions { tls: Some(Arc::new(ports)), ..TcpOptions::default() })
     }
 
@@ -137,12 +130,10 @@ impl<T: Transport, H: HostTransport> Harness<T, H> {
         let mut worker = setup.worker_over(transport, devices);
         let address = worker.listen(address, PORT).expect("a listener");
         let identity = HostIdentity { nqn: Nqn::from_uuid([1; 16]), id: HostId([1; 16]) };
-        let options = Options {
-            queue_depth: 2 * DEPTH as u16,
-            // No Keep Alive may disturb the measurement of I/O commands.
-            keep_alive: Duration::from_secs(3600),
-            ..Options::with_host(address, WorkerSetup::subsystem(), identity)
-        };
+        let mut options = Options::with_host(address, WorkerSetup::subsystem(), identity);
+        options.queue_depth = 2 * DEPTH as u16;
+        // No Keep Alive may disturb the measurement of I/O commands.
+        options.keep_alive = Duration::from_secs(3600);
         let driver = Driver::new(initiator, options.driver_config(), Duration::ZERO).expect("a driver");
         let mut harness = Self {
             worker,

@@ -35,35 +35,31 @@ pub(super) fn namespace(attached: &Attachment) -> Result<Namespace> {
     let block_size = attached.block_size;
     ensure!(block_size.is_power_of_two() && block_size >= 512, "the entry's block size is {block_size}");
     let preferred = Preferred::blocks((disk.preferred / block_size).max(1));
-    Ok(Namespace {
-        nsid: Nsid(attached.nsid),
-        geometry: Geometry {
-            block_size,
-            blocks: attached.size / u64::from(block_size),
-            preferred,
-            volatile_write_cache: disk.volatile_write_cache,
-            deallocate: disk.trim,
-            zero_after_deallocate: false,
-            read_only: disk.read_only,
-        },
-        nguid: disk.nguid,
-        eui64: disk.eui64,
-        uuid: disk.uuid,
-        ana_group: 0,
-        limits: CommandLimits {
-            transfer_blocks: 1,
-            write_zeroes_blocks: disk.write_zeroes.into(),
-            write_zeroes_deallocate: false,
-            verify_blocks: 0,
-            deallocate_blocks: disk.trim.into(),
-            deallocate_command_blocks: disk.trim.into(),
-            deallocate_ranges: disk.trim.into(),
-            compare: false,
-            compare_and_write_blocks: 0,
-            copy_blocks: 0,
-            in_capsule_bytes: 0,
-        },
-    })
+    let geometry = Geometry {
+        block_size,
+        blocks: attached.size / u64::from(block_size),
+        preferred,
+        volatile_write_cache: disk.volatile_write_cache,
+        deallocate: disk.trim,
+        zero_after_deallocate: false,
+        read_only: disk.read_only,
+    };
+    let limits = CommandLimits {
+        transfer_blocks: 1,
+        write_zeroes_blocks: disk.write_zeroes.into(),
+        write_zeroes_deallocate: false,
+        verify_blocks: 0,
+        deallocate_blocks: disk.trim.into(),
+        deallocate_command_blocks: disk.trim.into(),
+        deallocate_ranges: disk.trim.into(),
+        compare: false,
+        compare_and_write_blocks: 0,
+        copy_blocks: 0,
+        in_capsule_bytes: 0,
+    };
+    let mut namespace = Namespace::new(Nsid(attached.nsid), geometry, limits);
+    (namespace.nguid, namespace.eui64, namespace.uuid) = (disk.nguid, disk.eui64, disk.uuid);
+    Ok(namespace)
 }
 
 /// Which disk it was.
@@ -84,7 +80,9 @@ pub(super) fn identity(attached: &Attachment) -> Result<NamespaceIdentity> {
 pub(super) fn connection(options: &Options, attached: &Attachment) -> Options {
     let iwarp = attached.provider.as_deref().is_some_and(|provider| provider.starts_with("iwarp"));
     let provider = if iwarp { Preference::Iwarp } else { options.provider };
-    Options { provider, ..options.clone() }
+    let mut options = options.clone();
+    options.provider = provider;
+    options
 }
 
 #[cfg(test)]
@@ -109,8 +107,9 @@ mod tests {
         };
         let namespace = namespace(&attached).unwrap();
         assert_eq!(namespace.geometry.bytes(), 1 << 30);
-        let subsystem_nqn = "nqn.2026-11.com.example:a".to_owned();
-        let recorded = record(&namespace, &ControllerInfo { subsystem_nqn, ..ControllerInfo::default() });
+        let mut controller = ControllerInfo::default();
+        controller.subsystem_nqn = "nqn.2026-11.com.example:a".to_owned();
+        let recorded = record(&namespace, &controller);
         assert_eq!(Some(recorded), attached.disk);
         let identity = identity(&attached).unwrap();
         assert_eq!((identity.uuid, identity.geometry.blocks), ([7; 16], 1 << 18));

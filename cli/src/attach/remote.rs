@@ -134,9 +134,10 @@ impl Control {
 pub(super) fn state_of(state: ConnectionState) -> State {
     match state {
         ConnectionState::Live => State::Live,
-        ConnectionState::Connecting => State::Reconnecting,
         ConnectionState::Foreign => State::Foreign,
         ConnectionState::Lost => State::Lost,
+        // Connecting: I/O waits.
+        _ => State::Reconnecting,
     }
 }
 

@@ -12,7 +12,6 @@ use crate::runtime::run;
 use anyhow::{Context, Result, bail};
 use nvmf_attached::{AttachedPath, Attachment, DiskLock, State, Supervisor, VERSION};
 use nvmf_host::Namespace;
-use nvmf_initiator::PathPolicy;
 use nvmf_initiator::auth::system_random;
 use sd_notify::NotifyState;
 use serde::{Deserialize, Serialize};
@@ -265,19 +264,10 @@ impl Begun {
             by_discovery: options.by_discovery,
             host_nqn: options.connection.host.nqn.to_string(),
             host_id: uuid::Uuid::from_bytes(options.connection.host.id.0).to_string(),
-            iopolicy: policy_name(options.connection.path_policy).to_owned(),
+            iopolicy: options.connection.path_policy.to_string(),
             supervisor,
             ..Attachment::default()
         })
-    }
-}
-
-/// What nvme-cli and the kernel call it.
-fn policy_name(policy: PathPolicy) -> &'static str {
-    match policy {
-        PathPolicy::RoundRobin => "round-robin",
-        PathPolicy::QueueDepth => "queue-depth",
-        PathPolicy::Latency => "latency",
     }
 }
 

@@ -1,5 +1,7 @@
 //! `nvmf id-ctrl` and `nvmf id-ns`.
 
+mod fields;
+
 use super::target::NamespaceArguments;
 use super::{Format, Output, TargetArguments};
 use crate::connect::connect;
@@ -11,8 +13,7 @@ use nvme_proto::Nqn;
 use nvme_proto::admin::identify::{IdentifyController, IdentifyNamespace};
 use nvmf_host::admin;
 use nvmf_initiator::AdminReply;
-use serde_json::{Value, json};
-use uuid::Uuid;
+use serde_json::Value;
 use zerocopy::FromBytes;
 
 #[derive(clap::Args)]
@@ -42,7 +43,7 @@ impl IdCtrl {
             let page: IdentifyController =
                 page(&connection.admin(admin::identify_controller()).await?, "Identify Controller")?;
             connection.close().await;
-            Ok(controller(&page))
+            Ok(fields::controller(&page))
         })?;
         print(&self.output, "NVME Identify Controller:", value)
     }
@@ -60,7 +61,7 @@ impl IdNs {
             let page: IdentifyNamespace =
                 page(&connection.admin(admin::identify_namespace(nsid)).await?, "Identify Namespace")?;
             connection.close().await;
-            Ok(namespace(&page, nsid.0, uuid.as_deref()))
+            Ok(fields::namespace(&page, nsid.0, uuid.as_deref()))
         })?;
         let title = format!("NVME Identify Namespace {}:", value["nsid"]);
         print(&self.output, &title, value)
@@ -97,6 +98,17 @@ fn print(output: &Output, title: &str, value: Value) -> Result<()> {
     let fields = &value;
     for (name, value) in value.as_object().into_iter().flatten() {
         match value {
+            Value::Array(states) if name == "psds" => {
+                for (number, state) in states.iter().enumerate() {
+                    line(power_state(number, state))?;
+                }
+            }
+            Value::Array(lines) if name == "vs" => {
+                if !lines.is_empty() {
+                    let lines: Vec<&str> = lines.iter().filter_map(Value::as_str).collect();
+                    line(format_args!("vs        : {}", lines.join("")))?;
+                }
+            }
             Value::Array(formats) => {
                 let flbas = fields["flbas"].as_u64().unwrap_or_default();
                 let upper = if formats.len() > 16 { flbas >> 1 & 0x30 } else { 0 };
@@ -129,70 +141,46 @@ fn lba_format(number: usize, format: &Value, is_in_use: bool) -> String {
     format!("lbaf {number:>2} : ms:{:<3} lbads:{:<2} rp:{:#x}{in_use}", part("ms"), part("ds"), part("rp"))
 }
 
-/// Identify Controller under nvme-cli's names, in its order.
-fn controller(id: &IdentifyController) -> Value {
-    let text = IdentifyController::text;
-    let [first, second, third] = id.ieee;
-    let mut fields = json!({
-        "vid": id.vid.get(), "ssvid": id.ssvid.get(), "sn": text(&id.sn), "mn": text(&id.mn), "fr": text(&id.fr),
-        "rab": id.rab, "ieee": u32::from_le_bytes([first, second, third, 0]), "cmic": id.cmic, "mdts": id.mdts,
-        "cntlid": id.cntlid.get(), "ver": id.ver.get(), "rtd3r": id.rtd3r.get(), "rtd3e": id.rtd3e.get(),
-        "oaes": id.oaes.get(), "ctratt": id.ctratt.get(), "rrls": id.rrls.get(), "cntrltype": id.cntrltype,
-        "fguid": Uuid::from_bytes(id.fguid).to_string(), "crdt1": id.crdt1.get(), "crdt2": id.crdt2.get(),
-        "crdt3": id.crdt3.get(), "ciu": id.ciu, "cirn": id.cirn.get(), "nvmsr": id.nvmsr, "vwci": id.vwci, "mec": id.mec, "oacs": id.oacs.get(),
-        "acl": id.acl_z, "aerl": id.aerl_z, "frmw": id.frmw, "lpa": id.lpa, "elpe": id.elpe_z, "npss": id.npss_z,
-        "avscc": id.avscc, "apsta": id.apsta, "wctemp": id.wctemp.get(), "cctemp": id.cctemp.get(),
-        "mtfa": id.mtfa.get(), "hmpre": id.hmpre.get(), "hmmin": id.hmmin.get(),
-    });
-    let rest = json!({
-        "tnvmcap": number(id.tnvmcap), "unvmcap": number(id.unvmcap), "rpmbs": id.rpmbs.get(),
-        "edstt": id.edstt.get(), "dsto": id.dsto, "fwug": id.fwug, "kas": id.kas.get(), "hctma": id.hctma.get(),
-        "mntmt": id.mntmt.get(), "mxtmt": id.mxtmt.get(), "sanicap": id.sanicap.get(),
-        "hmminds": id.hmminds.get(), "hmmaxd": id.hmmaxd.get(), "nsetidmax": id.nsetidmax.get(),
-        "endgidmax": id.endgidmax.get(), "anatt": id.anatt, "anacap": id.anacap,
-        "anagrpmax": id.anagrpmax.get(), "nanagrpid": id.nanagrpid.get(), "pels": id.pels.get(),
-        "domainid": id.domainid.get(), "megcap": number(id.megcap), "cqt": id.cqt.get(), "sqes": id.sqes, "cqes": id.cqes,
-        "maxcmd": id.maxcmd.get(), "nn": id.nn.get(), "oncs": id.oncs.get(), "fuses": id.fuses.get(),
-        "fna": id.fna, "vwc": id.vwc, "awun": id.awun_z.get(), "awupf": id.awupf_z.get(), "icsvscc": id.icsvscc,
-        "nwpc": id.nwpc, "acwu": id.acwu_z.get(), "sgls": id.sgls.get(), "mnan": id.mnan.get(),
-        "subnqn": text(&id.subnqn), "ioccsz": id.ioccsz.get(), "iorcsz": id.iorcsz.get(),
-        "icdoff": id.icdoff.get(), "fcatt": id.fcatt, "msdbd": id.msdbd, "ofcs": id.ofcs.get(), "ccrl": id.ccrl,
-    });
-    if let (Value::Object(fields), Value::Object(rest)) = (&mut fields, rest) {
-        fields.extend(rest);
-    }
-    fields
-}
-
-/// A 16-byte number. One beyond 64 bits, which JSON readers would round, is capped.
-fn number(bytes: [u8; 16]) -> u64 {
-    u64::try_from(u128::from_le_bytes(bytes)).unwrap_or(u64::MAX)
-}
-
-/// Identify Namespace under nvme-cli's names, in its order; numbers stand as on the wire, 0's based where the standard
-/// has it so. The UUID is not of this page, but of the Namespace Identification Descriptors.
-fn namespace(id: &IdentifyNamespace, nsid: u32, uuid: Option<&str>) -> Value {
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let formats: Vec<_> = id.lbaf[..=usize::from(id.nlbaf_z).min(63)]
-        .iter()
-        .map(|format| json!({ "ms": format.ms.get(), "ds": format.lbads, "rp": format.rp }))
-        .collect();
-    json!({
-        "nsid": nsid, "nsze": id.nsze.get(), "ncap": id.ncap.get(), "nuse": id.nuse.get(), "nsfeat": id.nsfeat,
-        "nlbaf": id.nlbaf_z, "flbas": id.flbas, "mc": id.mc, "dpc": id.dpc, "dps": id.dps, "nmic": id.nmic,
-        "rescap": id.rescap, "fpi": id.fpi, "dlfeat": id.dlfeat, "nawun": id.nawun.get(),
-        "nawupf": id.nawupf.get(), "nacwu": id.nacwu.get(), "nabsn": id.nabsn.get(), "nabo": id.nabo.get(),
-        "nabspf": id.nabspf.get(), "noiob": id.noiob.get(), "nvmcap": number(id.nvmcap),
-        "npwg": id.npwg_z.get(), "npwa": id.npwa_z.get(), "npdg": id.npdg_z.get(), "npda": id.npda_z.get(),
-        "nows": id.nows_z.get(), "mssrl": id.mssrl.get(), "mcl": id.mcl.get(), "msrc": id.msrc_z,
-        "anagrpid": id.anagrpid.get(), "nsattr": id.nsattr, "nvmsetid": id.nvmsetid.get(),
-        "endgid": id.endgid.get(), "nguid": hex(&id.nguid), "eui64": hex(&id.eui64), "uuid": uuid, "lbafs": formats,
-    })
+/// A power state, in three lines.
+fn power_state(number: usize, state: &Value) -> String {
+    let part = |name: &str| state[name].as_u64().unwrap_or_default();
+    // Hundredths of a watt, or ten-thousandths.
+    let most = match (part("max_power"), part("max_power_scale")) {
+        (power, 0) => format!("{}.{:02}W", power / 100, power % 100),
+        (power, _) => format!("{}.{:04}W", power / 10_000, power % 10_000),
+    };
+    // Scale 1 is ten-thousandths of a watt, 2 hundredths; 0 says that the power is not reported.
+    let power = |power: u64, scale| match scale {
+        1 => format!("{}.{:04}W", power / 10_000, power % 10_000),
+        2 => format!("{}.{:02}W", power / 100, power % 100),
+        _ => "-".to_owned(),
+    };
+    let operational = if part("non-operational_state") == 1 { "non-operational" } else { "operational" };
+    format!(
+        "ps {number:>7} : mp:{most} {operational} enlat:{} exlat:{} rrt:{} rrl:{}\n\
+         {:12}rwt:{} rwl:{} idle_power:{} active_power:{}\n\
+         {:12}active_power_workload:{}",
+        part("entry_lat"),
+        part("exit_lat"),
+        part("read_tput"),
+        part("read_lat"),
+        "",
+        part("write_tput"),
+        part("write_lat"),
+        power(part("idle_power"), part("idle_scale")),
+        power(part("active_power"), part("active_scale")),
+        "",
+        match part("active_power_work") {
+            0 => "-".to_owned(),
+            workload => workload.to_string(),
+        },
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
     use zerocopy::FromZeros as _;
 
     #[test]
@@ -200,8 +188,8 @@ mod tests {
         let mut id = IdentifyController::new_zeroed();
         (id.ver, id.oncs, id.sqes) = (0x0002_0000.into(), 0x1d.into(), 0x66);
         id.ieee = [0x28, 0x38, 0];
-        let fields = controller(&id);
-        let printed = |name: &str| field(name, &fields[name]);
+        let controller = fields::controller(&id);
+        let printed = |name: &str| field(name, &controller[name]);
         assert_eq!(
             (printed("ver"), printed("oncs"), printed("sqes")),
             ("0x20000".into(), "0x1d".into(), "0x66".into())
@@ -210,16 +198,29 @@ mod tests {
             (printed("ieee"), printed("cntlid"), printed("mdts")),
             ("003828".into(), "0".into(), "0".into())
         );
-        (id.ciu, id.cirn, id.cqt, id.ccrl) = (7, u64::MAX.into(), 5000.into(), 4);
-        let fields = controller(&id);
-        let reset = ["ciu", "cirn", "cqt", "ccrl"].map(|name| fields[name].as_u64());
-        assert_eq!(reset, [Some(7), Some(u64::MAX), Some(5000), Some(4)]);
         for name in IN_HEX {
-            let there = !fields[name].is_null()
-                || !namespace(&IdentifyNamespace::new_zeroed(), 1, None)[name].is_null();
+            let there = !controller[name].is_null()
+                || !fields::namespace(&IdentifyNamespace::new_zeroed(), 1, None)[name].is_null();
             assert!(there, "{name}");
         }
         let format = lba_format(1, &json!({ "ms": 0, "ds": 12, "rp": 2 }), true);
         assert_eq!(format, "lbaf  1 : ms:0   lbads:12 rp:0x2 (in use)");
+    }
+
+    #[test]
+    fn power_states_are_printed_with_their_units() {
+        let text = power_state(
+            1,
+            &json!({
+                "max_power": 950, "max_power_scale": 0, "non-operational_state": 1, "entry_lat": 5, "exit_lat": 6,
+                "read_tput": 1, "read_lat": 2, "write_tput": 3, "write_lat": 4, "idle_power": 500,
+                "idle_scale": 1, "active_power": 5, "active_power_work": 0, "active_scale": 0,
+            }),
+        );
+        assert_eq!(
+            text,
+            "ps       1 : mp:9.50W non-operational enlat:5 exlat:6 rrt:1 rrl:2\n            \
+             rwt:3 rwl:4 idle_power:0.0500W active_power:-\n            active_power_workload:-"
+        );
     }
 }

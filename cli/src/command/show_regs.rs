@@ -24,14 +24,18 @@ pub(crate) struct ShowRegs {
     output: Output,
 }
 
-/// Those that a controller of NVMe over Fabrics has.
-const PROPERTIES: [(&str, Property, &str); 5] = [
+/// Those that a controller of NVMe over Fabrics has; the first four it must have.
+const PROPERTIES: [(&str, Property, &str); 7] = [
     ("cap", Property::CAP, "Controller Capabilities"),
     ("vs", Property::VS, "Version"),
     ("cc", Property::CC, "Controller Configuration"),
     ("csts", Property::CSTS, "Controller Status"),
+    ("nssr", Property::NSSR, "NVM Subsystem Reset"),
+    ("nssd", Property::NSSD, "NVM Subsystem Shutdown"),
     ("crto", Property::CRTO, "Controller Ready Timeouts"),
 ];
+
+const OPTIONAL: [Property; 3] = [Property::NSSR, Property::NSSD, Property::CRTO];
 
 impl ShowRegs {
     pub(crate) fn run(&self) -> Result<()> {
@@ -43,7 +47,7 @@ impl ShowRegs {
                 let outcome = connection.admin(admin::property_get(property)).await?.outcome;
                 if outcome.status.is_success() {
                     values.push((name, meaning, u64::from(outcome.dw0) | u64::from(outcome.dw1) << 32));
-                } else if property != Property::CRTO {
+                } else if !OPTIONAL.contains(&property) {
                     connection.close().await;
                     bail!("the controller refused Property Get of {name}: {}", outcome.status);
                 }

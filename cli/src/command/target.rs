@@ -361,14 +361,15 @@ impl TargetArguments {
             Transport::Tcp if self.crc => {
                 wrong_arguments("--crc is for -t rdma: over tcp use --hdr-digest and --data-digest")
             }
-            Transport::Tcp => Ok(TransportOptions::Tcp(TcpOptions {
-                header_digest: self.hdr_digest,
-                data_digest: self.data_digest,
-                tos: self.tos,
-                interface: self.host_iface.clone(),
-                tls: self.tls_options()?,
-                ..TcpOptions::default()
-            })),
+            Transport::Tcp => {
+                let mut tcp = TcpOptions::default();
+                tcp.header_digest = self.hdr_digest;
+                tcp.data_digest = self.data_digest;
+                tcp.tos = self.tos;
+                tcp.interface = self.host_iface.clone();
+                tcp.tls = self.tls_options()?;
+                Ok(TransportOptions::Tcp(tcp))
+            }
             Transport::Rdma if self.tos.is_some() && self.provider == Provider::Iwarp => wrong_arguments(
                 "--tos is for -t tcp and for RDMA devices: userspace iWARP does not set it; leave it out",
             ),
@@ -475,12 +476,11 @@ impl TargetArguments {
     fn authentication(&self) -> Result<Option<AuthenticationOptions>> {
         let Some(secret) = &self.dhchap_secret else { return Ok(None) };
         let secrets = read_secrets(secret, self.dhchap_ctrl_secret.as_deref())?;
-        Ok(Some(AuthenticationOptions {
-            insist: !self.dhchap_optional,
-            concat: self.concat,
-            source: self.secrets_source(),
-            ..AuthenticationOptions::new(secrets)
-        }))
+        let mut options = AuthenticationOptions::new(secrets);
+        options.insist = !self.dhchap_optional;
+        options.concat = self.concat;
+        options.source = self.secrets_source();
+        Ok(Some(options))
     }
 
     /// The further paths. A name is resolved as that of -a is.
@@ -494,12 +494,12 @@ impl TargetArguments {
                 ..self.clone()
             };
             let context = || format!("--path {}", path.address);
-            Ok(PathOptions {
-                address: alone.address(nqn).with_context(context)?,
-                address_source: alone.address_source(nqn),
-                transport: alone.transport().with_context(context)?,
-                source: self.host_traddr.map(|address| (address, 0).into()),
-            })
+            let (address, transport) =
+                (alone.address(nqn).with_context(context)?, alone.transport().with_context(context)?);
+            let mut path = PathOptions::new(address, transport);
+            path.address_source = alone.address_source(nqn);
+            path.source = self.host_traddr.map(|address| (address, 0).into());
+            Ok(path)
         };
         // Each discovery service is asked for itself.
         self.paths.iter().filter(|_| nqn != Nqn::DISCOVERY).map(path).collect()
@@ -523,26 +523,25 @@ impl TargetArguments {
         self.check_source()?;
         self.check_queues()?;
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
-        Ok(Options {
-            transport,
-            address_source: self.address_source(nqn),
-            paths,
-            path_policy: self.iopolicy.into(),
-            provider: self.provider.into(),
-            crc: self.crc,
-            verbs: VerbsOptions { traffic_class: self.tos, ..VerbsOptions::default() },
-            authentication: self.authentication()?,
-            source: self.host_traddr.map(|address| (address, 0).into()),
-            io_queues: self.nr_io_queues,
-            write_queues: self.nr_write_queues,
-            disable_flow_control: self.disable_sqflow,
-            queue_depth: self.queue_size,
-            keep_alive: seconds(self.keep_alive_tmo),
-            reconnect_delay: seconds(self.reconnect_delay),
-            fast_io_fail_timeout: self.fast_io_fail_tmo.map(seconds),
-            ctrl_loss_timeout: u64::try_from(self.ctrl_loss_tmo).ok().map(Duration::from_secs),
-            ..Options::with_host(address, nqn, host)
-        })
+        let mut options = Options::with_host(address, nqn, host);
+        options.transport = transport;
+        options.address_source = self.address_source(nqn);
+        options.paths = paths;
+        options.path_policy = self.iopolicy.into();
+        options.provider = self.provider.into();
+        options.crc = self.crc;
+        options.verbs = VerbsOptions { traffic_class: self.tos, ..VerbsOptions::default() };
+        options.authentication = self.authentication()?;
+        options.source = self.host_traddr.map(|address| (address, 0).into());
+        options.io_queues = self.nr_io_queues;
+        options.write_queues = self.nr_write_queues;
+        options.disable_flow_control = self.disable_sqflow;
+        options.queue_depth = self.queue_size;
+        options.keep_alive = seconds(self.keep_alive_tmo);
+        options.reconnect_delay = seconds(self.reconnect_delay);
+        options.fast_io_fail_timeout = self.fast_io_fail_tmo.map(seconds);
+        options.ctrl_loss_timeout = u64::try_from(self.ctrl_loss_tmo).ok().map(Duration::from_secs);
+        Ok(options)
     }
 }
 

@@ -150,19 +150,17 @@ fn discover(
     provider: ProviderChoice,
     tls: Option<TlsOptions>,
 ) -> Result<Answer> {
-    let options = Options {
-        transport: match transport {
-            Transport::Rdma => TransportOptions::Rdma,
-            Transport::Tcp => TransportOptions::Tcp(TcpOptions { tls, ..TcpOptions::default() }),
-        },
-        provider: match provider {
-            ProviderChoice::Iwarp => Preference::Iwarp,
-            ProviderChoice::Verbs => Preference::Verbs,
-            ProviderChoice::All => Preference::Auto,
-        },
-        ctrl_loss_timeout: Some(Duration::ZERO),
-        ..Options::with_host(address, Nqn::DISCOVERY, HostIdentity::generate()?)
+    let mut options = Options::with_host(address, Nqn::DISCOVERY, HostIdentity::generate()?);
+    options.transport = match transport {
+        Transport::Rdma => TransportOptions::Rdma,
+        Transport::Tcp => TransportOptions::Tcp(TcpOptions::default().with_tls(tls)),
     };
+    options.provider = match provider {
+        ProviderChoice::Iwarp => Preference::Iwarp,
+        ProviderChoice::Verbs => Preference::Verbs,
+        ProviderChoice::All => Preference::Auto,
+    };
+    options.ctrl_loss_timeout = Some(Duration::ZERO);
     let (log, via) = run(reach(options, nvmf_initiator::discover))?;
     Ok(Answer { provider: via.provider(), records: Some(log.entries.len()) })
 }

@@ -7,6 +7,7 @@ use nvme_proto::admin::cross_controller_reset::ControllerInstance;
 
 /// What a controller says of itself: Connect, Properties, Identify Controller, the number of queues.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ControllerInfo {
     /// CNTLID.
     pub cntlid: Cntlid,

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 
 /// The reply to an admin command.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct AdminReply {
     /// How it ended.
     pub outcome: Outcome,

@@ -4,6 +4,7 @@ use core::time::Duration;
 
 /// Which path an operation goes to, of those that lead to its namespace equally well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum PathPolicy {
     /// One after the other.
     RoundRobin,
@@ -12,6 +13,17 @@ pub enum PathPolicy {
     QueueDepth,
     /// The one that is expected to answer first: its operations take so long, and it has so many.
     Latency,
+}
+
+/// What nvme-cli and the kernel call it.
+impl core::fmt::Display for PathPolicy {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::RoundRobin => "round-robin",
+            Self::QueueDepth => "queue-depth",
+            Self::Latency => "latency",
+        })
+    }
 }
 
 /// Paths of one driver.

@@ -152,7 +152,7 @@ const SET_UP_TIMEOUT: Duration = Duration::from_secs(10);
 /// A queue over TLS that is being opened, with this key, and the socket of its peer.
 fn opened_with_tls(key: &Key) -> (Tcp, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let options = TcpOptions { tls: Some(TlsOptions::new(key.clone())), ..TcpOptions::default() };
+    let options = TcpOptions::default().with_tls(TlsOptions::new(key.clone()));
     let mut tcp = Tcp::new(&options, &Nqn::from_uuid([1; 16]), &Nqn::DISCOVERY).unwrap();
     let address = listener.local_addr().unwrap();
     let (qid, timeout) = (Qid(0), SET_UP_TIMEOUT);

@@ -46,8 +46,7 @@ impl Site {
     /// A connection whose controller has read ICReq, and answered nothing.
     pub(crate) fn asking(qid: Qid, digests: Digests) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let options =
-            TcpOptions { header_digest: digests.header, data_digest: digests.data, ..TcpOptions::default() };
+        let options = TcpOptions::default().with_digests(digests.header, digests.data);
         let mut tcp = Tcp::new(&options, &Nqn::from_uuid([1; 16]), &Nqn::DISCOVERY).unwrap();
         tcp.prepare(1, ENTRIES).unwrap();
         let queue = OpenQueue {

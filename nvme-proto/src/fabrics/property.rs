@@ -17,6 +17,8 @@ open_enum! {
         CSTS = 0x1c,
         /// NVM Subsystem Reset, 4 bytes.
         NSSR = 0x20,
+        /// NVM Subsystem Shutdown, 4 bytes.
+        NSSD = 0x64,
         /// Controller Ready Timeouts, 4 bytes.
         CRTO = 0x68,
     }

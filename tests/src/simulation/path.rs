@@ -64,16 +64,14 @@ impl<N: Network> Path<N> {
     ) -> Self {
         let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         let identity = HostIdentity { nqn: Nqn::from_uuid(id), id: HostId(id) };
-        let options = Options {
-            io_queues: 1 + rng.below(3) as u16,
-            queue_depth: 2 + rng.below(15) as u16,
-            connect_timeout: Some(Duration::from_millis(500)),
-            io_timeout: Duration::from_secs(2),
-            keep_alive: KEEP_ALIVE,
-            reconnect_delay: Duration::from_millis(20),
-            ctrl_loss_timeout: None,
-            ..Options::with_host(nowhere, WorkerSetup::subsystem(), identity)
-        };
+        let mut options = Options::with_host(nowhere, WorkerSetup::subsystem(), identity);
+        options.io_queues = 1 + rng.below(3) as u16;
+        options.queue_depth = 2 + rng.below(15) as u16;
+        options.connect_timeout = Some(Duration::from_millis(500));
+        options.io_timeout = Duration::from_secs(2);
+        options.keep_alive = KEEP_ALIVE;
+        options.reconnect_delay = Duration::from_millis(20);
+        options.ctrl_loss_timeout = None;
         let options = network.options(number, options);
         let mut config =
             DriverConfig { operations: SLOTS as u32 + 1, seed: rng.next(), ..options.driver_config() };

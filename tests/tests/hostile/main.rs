@@ -132,8 +132,12 @@ struct Host {
 impl Host {
     fn connect(address: SocketAddr) -> Self {
         let identity = HostIdentity { nqn: Nqn::from_uuid([1; 16]), id: HostId([1; 16]) };
-        let options =
-            Options { queue_depth: 32, io_queues: 2, ..Options::with_host(address, subsystem(), identity) };
+        let options = {
+            let mut options = Options::with_host(address, subsystem(), identity);
+            options.queue_depth = 32;
+            options.io_queues = 2;
+            options
+        };
         let provider = IwarpProvider::new(IwarpConfig::default()).expect("a provider");
         let mut driver =
             Driver::new(HostRdma::new(provider), options.driver_config(), Duration::ZERO).expect("a driver");

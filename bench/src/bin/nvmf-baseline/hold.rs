@@ -69,12 +69,10 @@ impl Hold {
         // Over loopback each has an address of its own, as machines have: the target shares its places among them.
         let [high, low] = number.to_be_bytes();
         let own = SocketAddr::from((Ipv4Addr::new(127, 1, high, low), 0));
-        let options = Options {
-            io_queues: self.io_queues,
-            queue_depth: self.iodepth,
-            source: (self.address.is_ipv4() && self.address.ip().is_loopback()).then_some(own),
-            ..Options::with_host(self.address, self.nqn, host)
-        };
+        let mut options = Options::with_host(self.address, self.nqn, host);
+        options.io_queues = self.io_queues;
+        options.queue_depth = self.iodepth;
+        options.source = (self.address.is_ipv4() && self.address.ip().is_loopback()).then_some(own);
         RemoteBackend::connect(&options).with_context(|| format!("host {number}"))
     }
 }

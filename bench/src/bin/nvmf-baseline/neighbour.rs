@@ -98,12 +98,11 @@ impl Reader {
     fn connect(address: SocketAddr, nqn: Nqn, number: u8, depth: u16) -> Result<Self> {
         let mut id = [0x6e; 16];
         id[15] = number;
-        let options = Options {
-            io_queues: 1,
-            // A queue with n entries has at most n - 1 commands in flight.
-            queue_depth: depth.saturating_add(1).max(32),
-            ..Options::with_host(address, nqn, HostIdentity { nqn: Nqn::from_uuid(id), id: HostId(id) })
-        };
+        let mut options =
+            Options::with_host(address, nqn, HostIdentity { nqn: Nqn::from_uuid(id), id: HostId(id) });
+        options.io_queues = 1;
+        // A queue with n entries has at most n - 1 commands in flight.
+        options.queue_depth = depth.saturating_add(1).max(32);
         let mut backend = RemoteBackend::connect(&options)?;
         let namespace = backend.namespaces().first().context("the target has no namespace for this host")?;
         let device = DeviceId(namespace.nsid.0);

@@ -70,13 +70,15 @@ impl GetFeature {
         let command = RawCommand::from_sqe(features.emit());
         let command = if self.data_len > 0 { command.receiving(self.data_len) } else { command };
         let reply = run(send(&self.target, Queue::Admin, "Get Features", |_| Ok(command)))?;
-        let (value, select) = (reply.outcome.dw0, ["current", "default", "saved", "capabilities"]);
+        let (value, select) = (reply.outcome.dw0, SELECTED);
         let select = select.get(usize::from(self.sel)).copied().unwrap_or_default();
         if self.output.format == Format::Json {
             let data: Vec<Value> = reply.data.iter().map(|&byte| byte.into()).collect();
-            return print_json(
-                json!({ "feature": self.feature_id, "select": select, "value": value, "data": data }),
-            );
+            return print_json(json!({
+                "feature": self.feature_id, "select": select, "value": value, "data": data,
+                format!("feature: {:#04x}", self.feature_id):
+                    [{ "name": name(self.feature_id), select: format!("{value:#010x}") }],
+            }));
         }
         if !self.raw_binary {
             let name = name(self.feature_id);
@@ -109,7 +111,10 @@ impl SetFeature {
     }
 }
 
-/// The standard's name of a feature.
+/// What `--sel` selects, in nvme-cli's words.
+const SELECTED: [&str; 4] = ["Current", "Default", "Saved", "Supported capabilities"];
+
+/// The standard's name of a feature, as nvme-cli writes it.
 fn name(id: u8) -> &'static str {
     match FeatureId(id) {
         FeatureId::ARBITRATION => "Arbitration",
@@ -119,15 +124,15 @@ fn name(id: u8) -> &'static str {
         FeatureId::VOLATILE_WRITE_CACHE => "Volatile Write Cache",
         FeatureId::NUMBER_OF_QUEUES => "Number of Queues",
         FeatureId::WRITE_ATOMICITY => "Write Atomicity Normal",
-        FeatureId::ASYNC_EVENT_CONFIG => "Asynchronous Event Configuration",
+        FeatureId::ASYNC_EVENT_CONFIG => "Async Event Configuration",
         FeatureId::TIMESTAMP => "Timestamp",
         FeatureId::KEEP_ALIVE_TIMER => "Keep Alive Timer",
-        FeatureId::HOST_BEHAVIOR_SUPPORT => "Host Behavior Support",
+        FeatureId::HOST_BEHAVIOR_SUPPORT => "Host Behavior",
         FeatureId::IO_COMMAND_SET_PROFILE => "I/O Command Set Profile",
         FeatureId::HOST_ID => "Host Identifier",
         FeatureId::RESERVATION_NOTIFICATION_MASK => "Reservation Notification Mask",
         FeatureId::RESERVATION_PERSISTENCE => "Reservation Persistence",
-        FeatureId::NAMESPACE_WRITE_PROTECTION_CONFIG => "Namespace Write Protection Config",
-        _ => "unknown",
+        FeatureId::NAMESPACE_WRITE_PROTECTION_CONFIG => "Namespace Write Protect",
+        _ => "Unknown",
     }
 }

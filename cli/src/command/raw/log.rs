@@ -110,8 +110,10 @@ impl AnaLog {
             })
             .collect();
         if self.output.format == Format::Json {
+            // The blank is nvme-cli's.
             return print_json(json!({
-                "chgcnt": change_count, "ngrps": groups.len(), "ANA DESC LIST": groups,
+                "Asymmetric Namespace Access Log for NVMe device": self.target.nqn.to_string(),
+                "chgcnt": change_count, "ngrps": groups.len(), "ANA DESC LIST ": groups,
             }));
         }
         line(format_args!("Asymmetric Namespace Access Log for NVMe device: {}", self.target.nqn))?;

@@ -33,6 +33,7 @@ const SYN_RETRIES: u8 = 1;
 
 /// How NVMe/TCP is used.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct TcpOptions {
     /// PDU headers have a checksum (HDGST).
     pub header_digest: bool,
@@ -46,6 +47,20 @@ pub struct TcpOptions {
     pub send_buffer: Option<usize>,
     /// The key to connect with TLS 1.3 with; `None`: without TLS.
     pub tls: Option<TlsOptions>,
+}
+
+impl TcpOptions {
+    /// With checksums over PDU headers (HDGST), over data (DDGST), or without.
+    #[must_use]
+    pub fn with_digests(self, header: bool, data: bool) -> Self {
+        Self { header_digest: header, data_digest: data, ..self }
+    }
+
+    /// With TLS 1.3 by this key, or without TLS.
+    #[must_use]
+    pub fn with_tls(self, tls: impl Into<Option<TlsOptions>>) -> Self {
+        Self { tls: tls.into(), ..self }
+    }
 }
 
 /// With which key to connect over TLS.

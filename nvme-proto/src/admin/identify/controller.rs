@@ -108,7 +108,20 @@ pub struct IdentifyController {
     pub maxdna: [u8; 16],
     pub maxcna: U32,
     pub oaqd: U32,
-    reserved5: [u8; 200],
+    pub rhiri: u8,
+    pub hirt: u8,
+    pub cmmrtd: U16,
+    pub nmmrtd: U16,
+    pub minmrtg: u8,
+    pub maxmrtg: u8,
+    pub trattr: u8,
+    reserved10: u8,
+    pub mcudmq: U16,
+    pub mnsudmq: U16,
+    pub mcmr: U16,
+    pub nmcmr: U16,
+    pub mcdqpc: U16,
+    reserved5: [u8; 180],
     pub subnqn: [u8; 256],
     reserved6: [u8; 768],
     pub ioccsz: U32,
@@ -154,7 +167,17 @@ pub struct PowerStateDescriptor {
     pub actp: U16,
     /// Workload in bits 2:0, scale of `actp` in bits 7:6.
     pub apws: u8,
-    reserved2: [u8; 9],
+    /// Emergency power fail recovery time.
+    pub epfrt: u8,
+    /// Forced quiescence vault time.
+    pub fqvt: u8,
+    /// Emergency power fail vault time.
+    pub epfvt: u8,
+    /// Scale of `epfrt` in bits 3:0, of `fqvt` in bits 7:4.
+    pub epfrfqvts: u8,
+    /// Scale of `epfvt` in bits 3:0.
+    pub epfvts: u8,
+    reserved2: [u8; 4],
 }
 
 const _: () = {
@@ -165,6 +188,7 @@ const _: () = {
     assert!(offset_of!(IdentifyController, ver) == 80);
     assert!(offset_of!(IdentifyController, ctratt) == 96);
     assert!(size_of::<PowerStateDescriptor>() == 32 && offset_of!(PowerStateDescriptor, actp) == 20);
+    assert!(offset_of!(PowerStateDescriptor, epfvts) == 27);
     assert!(offset_of!(IdentifyController, nssl) == 104);
     assert!(offset_of!(IdentifyController, plsi) == 110);
     assert!(offset_of!(IdentifyController, cntrltype) == 111);
@@ -188,6 +212,8 @@ const _: () = {
     assert!(offset_of!(IdentifyController, vwc) == 525);
     assert!(offset_of!(IdentifyController, sgls) == 536);
     assert!(offset_of!(IdentifyController, mnan) == 540);
+    assert!(offset_of!(IdentifyController, rhiri) == 568);
+    assert!(offset_of!(IdentifyController, mcdqpc) == 586);
     assert!(offset_of!(IdentifyController, subnqn) == 768);
     assert!(offset_of!(IdentifyController, ioccsz) == 1792);
     assert!(offset_of!(IdentifyController, icdoff) == 1800);

@@ -83,8 +83,9 @@ impl Network for RdmaNetwork {
         transport::Rdma::new(provider)
     }
 
-    fn options(&mut self, _path: usize, options: Options) -> Options {
-        Options { address: self.listen_address(), ..options }
+    fn options(&mut self, _path: usize, mut options: Options) -> Options {
+        options.address = self.listen_address();
+        options
     }
 
     fn set_target_faulty(&mut self, transport: &mut Self::Target, faulty: bool) {

@@ -120,20 +120,20 @@ impl Network for TcpNetwork {
         let refuse = chance(50_000);
         self.paths.push(Path { flow_control: rng.percent(50), refuse, faults });
         self.relay.add_gate(machine);
-        let options = TcpOptions {
-            header_digest: rng.percent(50),
-            data_digest: rng.percent(50),
-            send_buffer: self.narrow.then_some(NARROW_SEND_BUFFER),
-            ..TcpOptions::default()
-        };
+        let mut options = TcpOptions::default();
+        options.header_digest = rng.percent(50);
+        options.data_digest = rng.percent(50);
+        options.send_buffer = self.narrow.then_some(NARROW_SEND_BUFFER);
         // The names are for TLS.
         let host = Nqn::from_uuid([machine; 16]);
         transport::Tcp::new(&options, &host, &WorkerSetup::subsystem()).expect("a transport")
     }
 
-    fn options(&mut self, path: usize, options: Options) -> Options {
+    fn options(&mut self, path: usize, mut options: Options) -> Options {
         let disable_flow_control = !self.paths[path].flow_control;
-        Options { address: self.relay.address(path), disable_flow_control, ..options }
+        options.address = self.relay.address(path);
+        options.disable_flow_control = disable_flow_control;
+        options
     }
 
     fn set_target_faulty(&mut self, _transport: &mut Self::Target, _faulty: bool) {}
