@@ -11,7 +11,7 @@ folder=$1
 lab=$2
 suite=trixie
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
-packages=systemd-sysv,udev,kmod,iproute2,nvme-cli,fio,busybox-static,init-system-helpers,procps
+packages=systemd-sysv,udev,kmod,iproute2,nvme-cli,fio,e2fsprogs,busybox-static,init-system-helpers,procps
 
 work=$folder/build
 rm -rf "$work"
