@@ -2,7 +2,8 @@
 //!
 //! A command that changes a disk and was in flight when its controller was lost may take effect at any time until the
 //! controller is known to have dropped it. Issued again before, on any path, the late copy could land on top of what
-//! was written since. So the blocks that it names are fenced: nothing that changes one of them is issued. A fence falls
+//! was written since. So the blocks that it names are fenced: nothing that changes one of them is issued, and nothing that
+//! reads one. (Who was told of an end without a result reads to learn what became of it, for good.) A fence falls
 //! when the controller was reset through another one (Cross-Controller Reset), or when it must have noticed the loss and
 //! had its time to drop what it had begun.
 
@@ -38,6 +39,8 @@ struct Fence {
     ranges: Vec<(Nsid, BlockRange)>,
     /// Nobody knows what was in flight: a command of the user's, or those of another process.
     everything: bool,
+    /// A raw command of the user's was among it: reads wait, too.
+    reads: bool,
     /// The path through which it is being reset.
     resetting: Option<usize>,
     /// The paths that could not reset it.
@@ -46,7 +49,7 @@ struct Fence {
 
 impl Fence {
     fn new(impacted: Impacted, ranges: Vec<(Nsid, BlockRange)>, everything: bool) -> Self {
-        Self { impacted, ranges, everything, resetting: None, tried: PathSet::default() }
+        Self { impacted, ranges, everything, reads: false, resetting: None, tried: PathSet::default() }
     }
 }
 
@@ -59,13 +62,14 @@ impl Fences {
         self.0.is_empty()
     }
 
-    /// Whether a change of these blocks has to wait.
-    pub(super) fn holds(&self, nsid: Nsid, range: BlockRange) -> bool {
+    /// Whether a change of these blocks, or a read, has to wait.
+    pub(super) fn holds(&self, nsid: Nsid, range: BlockRange, changes: bool) -> bool {
         let overlaps = |&(other, fenced): &(Nsid, BlockRange)| {
             let end = |range: BlockRange| range.start.saturating_add(range.blocks);
             other == nsid && fenced.start < end(range) && range.start < end(fenced)
         };
-        self.0.iter().any(|fence| fence.everything || fence.ranges.iter().any(overlaps))
+        let all = |fence: &Fence| fence.everything && (changes || fence.reads);
+        self.0.iter().any(|fence| all(fence) || fence.ranges.iter().any(overlaps))
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Duration> {
@@ -107,7 +111,8 @@ impl<T: Transport> Driver<T> {
         self.fences.on_path_lost(path);
         let ranges = self.operations.changes_in_flight(path);
         if (lost.admin || !ranges.is_empty()) && lost.impacted.until > now {
-            self.fences.0.push(Fence::new(lost.impacted, ranges, lost.admin));
+            let fence = Fence::new(lost.impacted, ranges, lost.admin);
+            self.fences.0.push(Fence { reads: lost.raw, ..fence });
         }
     }
 

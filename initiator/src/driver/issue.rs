@@ -108,8 +108,7 @@ impl<T: Transport> Driver<T> {
             return None;
         }
         if !self.fences.is_empty()
-            && op.writes()
-            && op.range().is_some_and(|range| self.fences.holds(nsid, range))
+            && op.range().is_some_and(|range| self.fences.holds(nsid, range, op.writes()))
         {
             operation.again = operation.outstanding > 0;
             self.operations.pop_ready(path, index);

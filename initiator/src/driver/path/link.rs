@@ -28,7 +28,7 @@ impl<T: Transport> Path<T> {
     /// Begins a new association, over a new transport if the device of the last one may be gone.
     pub(super) fn reconnect(&mut self, now: Duration) {
         self.ended_by_controller = false;
-        (self.io_end, self.admin_lost) = (None, false);
+        (self.io_end, self.admin_lost, self.raw_lost) = (None, false, false);
         self.read_secrets_again();
         if let Some(address) = self.config.address_source.as_ref().and_then(AddressSource::read) {
             self.config.address = address;
@@ -209,9 +209,11 @@ impl<T: Transport> Path<T> {
         self.seconds = 0;
         for queue in self.queues.drain(..).flatten() {
             self.transport.destroy(queue.qid);
+            let is_io = queue.qid != Qid(0);
             for owner in queue.into_owners() {
                 if let Owner::Admin(number) = owner {
                     self.admin_lost = true;
+                    self.raw_lost |= is_io;
                     self.notes.push_back(Note::Admin(number, None));
                 }
             }
@@ -227,6 +229,7 @@ impl<T: Transport> Path<T> {
                 until: now.saturating_add(association.quiesce_time(now, self.ended_by_controller)),
             },
             admin: self.admin_lost,
+            raw: self.raw_lost,
         });
         if self.shut {
             self.recovery.stop();

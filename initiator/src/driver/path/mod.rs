@@ -62,8 +62,10 @@ pub(super) enum Note {
 #[derive(Debug)]
 pub(super) struct Lost {
     pub(super) impacted: Impacted,
-    /// An admin command of the user's was in flight.
+    /// An admin command or a raw command of the user's was in flight.
     pub(super) admin: bool,
+    /// A raw command was: the user, who is told of its end, looks for what became of it.
+    pub(super) raw: bool,
 }
 
 /// One path.
@@ -89,8 +91,10 @@ pub(super) struct Path<T: Transport> {
     ended_by_controller: bool,
     /// The controller ended an I/O queue: whether it ended all of them will be seen.
     io_end: Option<IoEnd>,
-    /// An admin command of the user's was in flight when the association ended.
+    /// An admin command or a raw command of the user's was in flight when the association ended.
     admin_lost: bool,
+    /// A raw command was.
+    raw_lost: bool,
     /// Another path is ready: what is in flight here can go on there.
     has_company: bool,
     shut: bool,
@@ -145,6 +149,7 @@ impl<T: Transport> Path<T> {
             ended_by_controller: false,
             io_end: None,
             admin_lost: false,
+            raw_lost: false,
             has_company: false,
             shut: false,
             factory: None,
