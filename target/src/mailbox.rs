@@ -137,12 +137,21 @@ impl<D> Mailboxes<D> {
         }
     }
 
-    /// Leaves a message for every worker.
+    /// Leaves a message for every worker: none of them can have taken it before it lies there for all. What a host learns of it
+    /// from one worker, every other one knows when it looks here next.
     pub fn post_all(&self, message: &WorkerMessage<D>) {
-        for to in 0..self.workers() {
-            if let Some(message) = message.copy() {
-                self.send(WorkerId(to), ThreadMessage::Worker(message));
-            }
+        let boxes = &self.boxes[..self.workers()];
+        // Everybody who takes several of these locks takes them in this order.
+        let mut open: Vec<_> =
+            boxes.iter().map(|to| to.messages.lock().expect("no panic happened at the box")).collect();
+        for (to, messages) in boxes.iter().zip(&mut open) {
+            messages.extend(message.copy().map(ThreadMessage::Worker));
+            to.full.store(true, Ordering::Release);
+        }
+        drop(open);
+        for to in boxes {
+            // Fails only when it rings already.
+            let _ = to.wakeup.write(1);
         }
     }
 

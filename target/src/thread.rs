@@ -61,9 +61,10 @@ pub fn run<T: Transport, D>(
     let mut finishing = false;
     loop {
         let now = clock.now();
+        let gathered = worker.gather(now);
         finishing |= take_messages(&mut worker, id, mailboxes, now);
         mailboxes.record_turn(id, now);
-        let progress = worker.turn(now);
+        let progress = worker.act(now, gathered);
         while let Some((to, message)) = worker.poll_message() {
             if let Some(message) = message.convert(|detached| Some(detached.into())) {
                 mailboxes.post(id, to, message);

@@ -25,7 +25,7 @@ use crate::telemetry::Counters;
 use core::time::Duration;
 use nvmf_block::{Backend, DeviceId};
 use nvmf_rdma::{ListenError, WakeOn};
-use nvmf_subsystem::{AssociationKey, Registry};
+use nvmf_subsystem::{AssociationKey, Notice, Registry};
 use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -49,6 +49,8 @@ pub struct Worker<T: Transport, B: Backend> {
     queues: Vec<Option<Box<Queue<T>>>>,
     vacant: Vec<u32>,
     inbox: VecDeque<WorkerMessage<T::Detached>>,
+    /// The registry's news, which is read before the inbox.
+    notices: VecDeque<Notice>,
     outbox: VecDeque<(Recipient, WorkerMessage<T::Detached>)>,
     executed: Vec<nvmf_block::Completion>,
     timers_due: Duration,
@@ -86,6 +88,7 @@ impl<T: Transport, B: Backend> Worker<T, B> {
             queues: (0..connections).map(|_| None).collect(),
             vacant: (0..connections).rev().collect(),
             inbox: VecDeque::with_capacity(MESSAGE_BUDGET),
+            notices: VecDeque::new(),
             outbox: VecDeque::with_capacity(MESSAGE_BUDGET),
             executed: Vec::with_capacity(BATCH),
             timers_due: Duration::ZERO,
@@ -128,9 +131,12 @@ impl<T: Transport, B: Backend> Worker<T, B> {
         self.resources.transport.listen(at, port)
     }
 
-    /// Puts a message into the inbox: read in the next turn.
+    /// Puts a message into the inbox: read in the next turn, the registry's news before the first command.
     pub fn deliver(&mut self, message: WorkerMessage<T::Detached>) {
-        self.inbox.push_back(message);
+        match message {
+            WorkerMessage::Notice(notice) => self.notices.push_back(notice),
+            message => self.inbox.push_back(message),
+        }
     }
 
     /// A question for the control plane; its answer comes as [`WorkerMessage::Answer`].
@@ -216,13 +222,27 @@ impl<T: Transport, B: Backend> Worker<T, B> {
         &mut self.resources.backend
     }
 
-    /// Does what there is to do, each kind up to its budget, then rings each doorbell once.
+    /// One turn: [`Worker::gather`], then [`Worker::act`].
     pub fn turn(&mut self, now: Duration) -> Progress {
+        let gathered = self.gather(now);
+        self.act(now, gathered)
+    }
+
+    /// Begins a turn: takes what hosts have sent, and begins none of it. Whether there was anything.
+    ///
+    /// Messages are to be delivered between this and [`Worker::act`]. A host may know of a new namespace from another
+    /// worker, and use it on a queue of this one: then the news of it was sent to this worker before, too.
+    pub fn gather(&mut self, now: Duration) -> bool {
         self.resources.now = now;
         self.resources.meter.on_turn(now);
         self.on_time(now);
-        let mut worked = self.reap_connections(now);
-        worked |= self.reap_transport(now);
+        let worked = self.reap_connections(now);
+        worked | self.reap_transport(now)
+    }
+
+    /// Ends a turn: does what there is to do, each kind up to its budget, then rings each doorbell once.
+    pub fn act(&mut self, now: Duration, gathered: bool) -> Progress {
+        let mut worked = gathered | self.read_notices(now);
         // Before new commands are taken up, so that those that wait go first.
         worked |= self.grant_buffers(now);
         worked |= self.grant_limited(now);
@@ -423,7 +443,17 @@ impl<T: Transport, B: Backend> Worker<T, B> {
 
     /// Acts on every message that was delivered so far, before the next turn.
     pub fn read_delivered(&mut self, now: Duration) {
+        self.read_notices(now);
         while self.read_messages(now) {}
+    }
+
+    /// All of them: a barrier that was sent behind them is never read before them.
+    fn read_notices(&mut self, now: Duration) -> bool {
+        let any = !self.notices.is_empty();
+        while let Some(notice) = self.notices.pop_front() {
+            self.each_queue(|queue, resources| queue.on_notice(resources, now, &notice));
+        }
+        any
     }
 
     fn read_messages(&mut self, now: Duration) -> bool {
@@ -436,9 +466,7 @@ impl<T: Transport, B: Backend> Worker<T, B> {
                 }
                 WorkerMessage::CloseIoQueues(key) => self.close_io_queues(key),
                 WorkerMessage::CloseAssociation(key) => self.close_association(key),
-                WorkerMessage::Notice(notice) => {
-                    self.each_queue(|queue, resources| queue.on_notice(resources, now, &notice))
-                }
+                WorkerMessage::Notice(notice) => self.notices.push_back(notice),
                 WorkerMessage::Barrier(barrier) => {
                     self.resources.epoch += 1;
                     if !barrier.scope().is_empty() {

@@ -35,7 +35,7 @@ pub(crate) const BLOCKS: u64 = 16 * 1024;
 /// Blocks that the disk should have behind those, and does not: they fail.
 pub(crate) const MISSING: u64 = 4096;
 pub(crate) const SUBSYSTEM: &str = "nqn.2026-11.com.example:disk";
-const TICK: Duration = Duration::from_micros(50);
+pub(crate) const TICK: Duration = Duration::from_micros(50);
 
 /// The target's side and the time.
 pub(crate) struct World {

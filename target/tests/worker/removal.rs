@@ -112,3 +112,29 @@ fn queue_that_broke_a_rule_is_cut_off_though_its_disk_hangs() {
     world.disk.borrow_mut().set_hanging(false);
     world.until_clean();
 }
+
+/// A host hears of a new namespace from the worker of its Admin queue, and may use it on a queue of another worker at once: the
+/// news of it lie there, but came after the worker had looked for messages last.
+#[test]
+fn news_are_read_between_the_arrival_of_a_command_and_its_begin() {
+    let mut world = World::new(1, &settings());
+    let (_admin, cntlid) = admin(&mut world);
+    let mut io = io(&mut world, 1, cntlid);
+    let nqn = SUBSYSTEM.parse().unwrap();
+    world.registry.lock().unwrap().remove_namespace(&nqn, Nsid(1)).unwrap();
+    world.publish();
+    world.tick();
+    world.registry.lock().unwrap().add_namespace(&nqn, namespace(1, BLOCKS)).unwrap();
+    let cid = io.send(&write_block(1, 0), &pattern(4, BLOCK as usize));
+    let gathered = loop {
+        world.now += TICK;
+        let now = world.now;
+        if world.workers[0].gather(now) {
+            break true;
+        }
+    };
+    world.publish();
+    let now = world.now;
+    world.workers[0].act(now, gathered);
+    assert!(io.response(&mut world, cid).0.status().is_success());
+}
