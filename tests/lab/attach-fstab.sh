@@ -67,7 +67,10 @@ server_killed() {
 
 upgraded() {
     before=$(pid)
-    nvmf upgrade "$(nvmf list -o json | sed -n 's/.*"device": *"\([^"]*\)".*/\1/p')"
+    nvmf upgrade "$(nvmf list -o json | sed -n 's/.*"device": *"\([^"]*\)".*/\1/p')" || {
+        journalctl --no-pager -o cat -u $UNIT | tail -40
+        return 1
+    }
     [ "$(pid)" != "$before" ]
     sha256sum /data/random >/data/sum
     sync
