@@ -379,6 +379,23 @@ fn disk_with_several_paths_is_taken_over_with_all_of_them() {
 }
 
 #[test]
+fn attachment_says_which_of_its_paths_are_there() {
+    let (site, target) = site("missing-path");
+    // Nobody takes what connects.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = silent.local_addr().expect("an address");
+    let output = attaching(&site, &["--path", &format!("{address}/tcp")]).output().expect("nvmf");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains(&format!("the path over {address} is not there")), "{said}");
+    let disk: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let paths: Vec<_> = disk["paths"].as_array().expect("paths").iter().map(|path| &path["state"]).collect();
+    assert_eq!(paths, ["live", "reconnecting"], "{disk}");
+    succeeds(&mut detach(&site, &["--all"])).expect("detached");
+    target.stop().expect("a clean stop");
+}
+
+#[test]
 fn server_that_takes_a_disk_over_waits_for_the_target_that_was_there() {
     let (site, mut target) = site("away");
     let disk = attach(&site, &[]);

@@ -24,6 +24,8 @@ use tokio::sync::{oneshot, watch};
 
 /// How long requests under way and the last flush may take together when a disk is detached.
 pub(super) const FINISH_TIME_MAX: Duration = Duration::from_secs(15);
+/// How long an attachment waits for its further paths before it goes on without them.
+const FIRST_TRY_TIME_MAX: Duration = Duration::from_secs(1);
 /// How long the end of the connection may take.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(15);
 /// How long the thread may take for all of it.
@@ -213,6 +215,8 @@ pub(super) struct Found {
     pub(super) via: Option<Via>,
     /// What is said of the choice, if there was one and nobody made it.
     pub(super) choice: Option<String>,
+    /// The paths to it; none, of a disk that is taken over.
+    pub(super) paths: Vec<AttachedPath>,
 }
 
 /// The connection of a disk's thread.
@@ -259,7 +263,7 @@ impl Remote {
                     unknown_quiesce = left.quiesce();
                 }
                 let controller = ControllerInfo::default();
-                (backend, Found { namespace, controller, via: None, choice: None }, lock)
+                (backend, Found { namespace, controller, via: None, choice: None, paths: Vec::new() }, lock)
             }
             None => {
                 let reached = reach(connection.clone(), async |options| RemoteBackend::connect(&options));
@@ -272,14 +276,14 @@ impl Remote {
                     None => taken_of(&connection.nqn, nsid, backend.namespaces()),
                 };
                 let controller = backend.controller().cloned().unwrap_or_default();
-                (backend, Found { namespace, controller, via: Some(via), choice }, lock)
+                (backend, Found { namespace, controller, via: Some(via), choice, paths: Vec::new() }, lock)
             }
         };
         // What is issued first may be issued before the controller is known here.
         let fenced = Fence::new(&backend.impacted(unknown_quiesce));
         fence.write(Some(&fenced))?;
         let counters = Arc::clone(&control.counters);
-        Ok(Self {
+        let mut remote = Self {
             bytes: found.namespace.geometry.bytes(),
             found,
             control,
@@ -293,7 +297,25 @@ impl Remote {
             spin_max: connection.spin,
             start: Instant::now(),
             _lock: lock,
-        })
+        };
+        if origin.before.is_none() {
+            remote.try_each_path();
+            remote.found.paths = remote.paths();
+        }
+        Ok(remote)
+    }
+
+    /// Lets every path try to connect once, so that it can be said which are there.
+    fn try_each_path(&mut self) {
+        let deadline = Instant::now() + FIRST_TRY_TIME_MAX;
+        let backend = &mut self.backend.inner;
+        while backend.paths().iter().any(|path| path.state != ConnectionState::Live && path.lost.is_none())
+            && Instant::now() < deadline
+        {
+            if !backend.turn() {
+                backend.sleep_for(deadline.saturating_duration_since(Instant::now()), &[]);
+            }
+        }
     }
 
     /// The namespace as a device of the backend.

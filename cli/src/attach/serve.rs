@@ -362,7 +362,7 @@ impl Service<'_> {
     /// Writes down what is about to be made, so that it can be cleared away if this process is killed meanwhile; what is
     /// taken over is written down already. From now on somebody looks after this process.
     pub(super) fn place(&mut self, found: &Found, place: Place) -> Result<()> {
-        let Found { namespace, controller, via, choice } = found;
+        let Found { namespace, controller, via, choice, paths } = found;
         if let Some(via) = via {
             let notes: Vec<_> = place.note.iter().chain(choice).map(String::as_str).collect();
             self.entry = Attachment {
@@ -378,6 +378,7 @@ impl Service<'_> {
                 vhost_user: place.vhost_user,
                 note: (!notes.is_empty()).then(|| notes.join("; ")),
                 disk: Some(disk::record(namespace, controller)),
+                paths: paths.clone(),
                 ..self.entry.clone()
             };
             self.claim.write(&self.entry)?;

@@ -7,7 +7,7 @@ use crate::attach::{self, AttachOptions, Ended, Form, Listed, Question, Registry
 use crate::print::{ERROR_PREFIX, OutputClosed, chain, human, line, print_json, wrong_arguments};
 use anyhow::{Context, Result, bail, ensure};
 use nvme_proto::{Nqn, Nsid};
-use nvmf_attached::Attachment;
+use nvmf_attached::{Attachment, State};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -370,6 +370,13 @@ fn path(path: &Path) -> Result<PathBuf> {
 pub(super) fn report(format: Format, disk: &Attachment) -> Result<()> {
     if let Some(note) = &disk.note {
         eprintln!("{ERROR_PREFIX}{note}");
+    }
+    for path in disk.paths.iter().filter(|path| path.state != State::Live) {
+        let reason = path.reason.as_deref().unwrap_or("it has not answered yet");
+        eprintln!(
+            "{ERROR_PREFIX}the path over {} is not there: {reason}. It is tried again: see nvmf list-subsys",
+            path.address
+        );
     }
     if format == Format::Json {
         return print_json(disk.json());
