@@ -105,9 +105,11 @@ pub(crate) fn errno(error: &Error) -> c_int {
             BlockError::Device(_) | BlockError::Os(_) => libc::EREMOTEIO,
         },
         Error::Association { .. } | Error::Foreign { .. } | Error::Closed => libc::ENOLINK,
-        Error::Misaligned { .. } | Error::Overlap { .. } | Error::Raw { .. } | Error::Uri { .. } => {
-            libc::EINVAL
-        }
+        Error::Misaligned { .. }
+        | Error::TooLong { .. }
+        | Error::Overlap { .. }
+        | Error::Raw { .. }
+        | Error::Uri { .. } => libc::EINVAL,
         _ => libc::EIO,
     }
 }

@@ -176,8 +176,8 @@ impl Device {
     /// read of the place tells.
     ///
     /// # Errors
-    /// As [`Device::read`]. [`BlockError::Unsupported`](crate::BlockError::Unsupported) where the controller has no such operation, or
-    /// not for so many blocks; nothing was done then.
+    /// As [`Device::read`]; [`Error::TooLong`]. [`BlockError::Unsupported`](crate::BlockError::Unsupported) where the controller has no
+    /// such operation; nothing was done then.
     pub async fn compare_and_write(&self, offset: u64, buffer: Buffer, fua: bool) -> Result<Buffer, Failed> {
         let range = match self.pair_range(offset, buffer.len()) {
             Ok(range) => range,
@@ -289,6 +289,10 @@ impl Device {
         if !range.blocks.is_multiple_of(2) {
             let (block_size, len) = (self.geometry.block_size, buffer_len as u64);
             return Err(Error::Misaligned { what, offset, len, block_size: 2 * block_size });
+        }
+        let (len, max) = (buffer_len as u64 / 2, self.compare_and_write_max());
+        if max > 0 && len > max.into() {
+            return Err(Error::TooLong { what, len, max });
         }
         Ok(BlockRange::new(range.start, range.blocks / 2))
     }

@@ -57,6 +57,16 @@ pub enum Error {
         /// The block size.
         block_size: u32,
     },
+    /// The controller does not take so much in one command, and it cannot be split.
+    #[error("{what} of {len} bytes: the controller takes {max} at most")]
+    TooLong {
+        /// What was asked.
+        what: &'static str,
+        /// Bytes.
+        len: u64,
+        /// The most.
+        max: u32,
+    },
     /// The two ranges of a copy overlap.
     #[error("a copy of {len} bytes from byte {from} to byte {to}: they overlap")]
     Overlap {
@@ -167,7 +177,9 @@ impl Error {
     pub fn block_error(&self) -> Option<BlockError> {
         match self {
             Self::Io { source, .. } => Some(*source),
-            Self::Misaligned { .. } | Self::Overlap { .. } => Some(BlockError::BadBuffer),
+            Self::Misaligned { .. } | Self::TooLong { .. } | Self::Overlap { .. } => {
+                Some(BlockError::BadBuffer)
+            }
             Self::TimedOut { .. } => Some(crate::engine::TIMED_OUT),
             // ENOMEM: nothing is wrong with the disk.
             Self::Memory { .. } => Some(BlockError::Os(12)),
@@ -238,6 +250,7 @@ impl Error {
             },
             Self::TimedOut { .. } | Self::Association { .. } | Self::Closed => Effect::Unknown,
             Self::Misaligned { .. }
+            | Self::TooLong { .. }
             | Self::Overlap { .. }
             | Self::Identify { .. }
             | Self::Uri { .. }
@@ -271,9 +284,11 @@ impl Error {
                 | BlockError::Device(_) => ErrorKind::Other,
             },
             Self::Association { .. } | Self::Foreign { .. } | Self::Closed => ErrorKind::NotConnected,
-            Self::Misaligned { .. } | Self::Overlap { .. } | Self::Raw { .. } | Self::Uri { .. } => {
-                ErrorKind::InvalidInput
-            }
+            Self::Misaligned { .. }
+            | Self::TooLong { .. }
+            | Self::Overlap { .. }
+            | Self::Raw { .. }
+            | Self::Uri { .. } => ErrorKind::InvalidInput,
             Self::NoSuchNamespace { .. } => ErrorKind::NotFound,
             Self::TimedOut { .. } => ErrorKind::TimedOut,
             Self::Memory { .. } => ErrorKind::OutOfMemory,

@@ -378,6 +378,30 @@ fn disk_with_several_paths_is_taken_over_with_all_of_them() {
     target.stop().expect("a clean stop");
 }
 
+/// Nothing can be lost of a disk that was flushed, or not written to: nobody is frightened.
+#[test]
+fn disk_that_was_taken_away_after_its_flush_is_detached_in_order() {
+    let (site, target) = site("taken-away");
+    for is_written in [false, true] {
+        let disk = attach(&site, &[]);
+        if is_written {
+            let mut client = nbd::Client::connect(socket(&disk)).expect("a client");
+            client.write(0, &[5; 4096]).expect("written");
+            client.flush().expect("flushed");
+        }
+        site.configure(&site.subsystem(&[])).expect("a configuration");
+        process::signal(target.pid(), "HUP").expect("it runs");
+        process::until("it is removed", || state(&site) == "removed").expect("it is");
+        succeeds(&mut detach(&site, &["--all"])).expect("nothing can be lost");
+        site.configure(&site.subsystem(&[site.disk("disk.img", SIZE)])).expect("a configuration");
+        process::signal(target.pid(), "HUP").expect("it runs");
+        process::until("it is back", || attaching(&site, &[]).output().is_ok_and(|it| it.status.success()))
+            .expect("it is");
+        succeeds(&mut detach(&site, &["--all"])).expect("detached");
+    }
+    target.stop().expect("a clean stop");
+}
+
 #[test]
 fn attachment_says_which_of_its_paths_are_there() {
     let (site, target) = site("missing-path");
@@ -692,6 +716,34 @@ fn detach_by_nsid_leaves_other_namespaces() {
     assert_eq!(nsids(), [2]);
     succeeds(&mut detach(&site, &["--nqn", &site.nqn])).expect("detached");
     assert!(nsids().is_empty());
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn connect_attaches_every_namespace_of_the_subsystem() {
+    let site = Site::new("connect").expect("a site");
+    let disks = [site.disk("one.img", SIZE), site.disk("two.img", 2 * SIZE)];
+    site.configure(&site.subsystem(&disks)).expect("a configuration");
+    let target = site.serve().expect("a target");
+    let connect = |more: &[&str]| {
+        let arguments = [&["-n", site.nqn.as_str(), "--as", "socket", "-o", "json"], more].concat();
+        json(&mut site.call("connect", &arguments).expect("nvmf")).expect("connected")
+    };
+    let nsids = |disks: &Value| -> Vec<u64> {
+        disks.as_array().expect("disks").iter().filter_map(|disk| disk["nsid"].as_u64()).collect()
+    };
+    assert_eq!(connect(&["--nsid", "2"])["nsid"], 2, "one, as attach does it");
+    let outcome = connect(&[]);
+    assert_eq!((nsids(&outcome["attached"]), nsids(&outcome["already"])), (vec![1], vec![2]));
+    let outcome = connect(&[]);
+    assert_eq!((nsids(&outcome["attached"]), nsids(&outcome["already"])), (vec![], vec![1, 2]));
+    assert_eq!(listed(&site).len(), 2);
+    succeeds(&mut detach(&site, &["-n", &site.nqn])).expect("detached");
+    site.configure(&site.subsystem(&[])).expect("a configuration");
+    process::signal(target.pid(), "HUP").expect("it runs");
+    process::until("there is none", || target.log().contains("reloaded")).expect("a reload");
+    let call = &mut site.call("connect", &["-n", &site.nqn, "--as", "socket"]).expect("nvmf");
+    fails(call, &["has no namespace for this host"]).expect("a clear message");
     target.stop().expect("a clean stop");
 }
 

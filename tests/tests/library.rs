@@ -202,7 +202,9 @@ fn hosts_that_count_in_one_block_lose_nothing() {
     assert_eq!(u64::from_le_bytes(counter), 300);
     let too_long =
         block_on(disk.device().compare_and_write(0, disk.device().buffer(16384).expect("memory"), false));
-    assert_eq!(too_long.expect_err("two blocks").error.block_error(), Some(BlockError::Unsupported));
+    let too_long = too_long.expect_err("two blocks").error;
+    assert_eq!(too_long.to_string(), "a compare and write of 8192 bytes: the controller takes 4096 at most");
+    assert_eq!(too_long.effect(), Effect::Nothing);
     let odd =
         block_on(disk.device().compare_and_write(0, disk.device().buffer(4096).expect("memory"), false));
     assert!(matches!(odd.expect_err("half a pair").error, Error::Misaligned { .. }));

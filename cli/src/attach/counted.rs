@@ -165,16 +165,35 @@ struct Begun {
     at: Duration,
     bytes: u32,
     kind: u8,
+    leaves: Leaves,
+}
+
+/// What an operation that succeeded leaves of the disk's cache.
+#[derive(Debug, Clone, Copy, Default)]
+enum Leaves {
+    /// What there was.
+    #[default]
+    AsItWas,
+    /// One write more.
+    Written,
+    /// None of the writes that had ended when it began: so many.
+    Flushed(u64),
 }
 
 impl Begun {
-    fn new(at: Duration, op: &BlockOp) -> Self {
+    fn new(at: Duration, op: &BlockOp, written: u64) -> Self {
         let (kind, len) = match op {
             BlockOp::Read { into, .. } => (0, into.len),
             BlockOp::Write { from, .. } => (1, from.len),
             _ => (2, 0),
         };
-        Self { at, bytes: u32::try_from(len).unwrap_or(u32::MAX), kind }
+        let leaves = match op {
+            BlockOp::Flush => Leaves::Flushed(written),
+            BlockOp::Read { .. } | BlockOp::Compare { .. } | BlockOp::Verify { .. } => Leaves::AsItWas,
+            BlockOp::Write { fua: true, .. } => Leaves::AsItWas,
+            _ => Leaves::Written,
+        };
+        Self { at, bytes: u32::try_from(len).unwrap_or(u32::MAX), kind, leaves }
     }
 }
 
@@ -186,13 +205,27 @@ pub(crate) struct Counted<B> {
     /// By tag.
     begun: Vec<Begun>,
     in_flight: u64,
+    /// Writes that ended, whatever became of them: what of them is flushed is at least `flushed` of these.
+    written: u64,
+    flushed: u64,
     /// The time at which this turn's operations begin, once it was looked at.
     now: Option<Duration>,
 }
 
 impl<B> Counted<B> {
     pub(crate) fn new(inner: B, counters: Arc<Counters>) -> Self {
-        Self { inner, counters, begun: Vec::new(), in_flight: 0, now: None }
+        Self { inner, counters, begun: Vec::new(), in_flight: 0, written: 0, flushed: 0, now: None }
+    }
+
+    /// There may be writes of an earlier server that nobody flushed.
+    pub(crate) fn with_writes_of_another(mut self) -> Self {
+        self.written = 1;
+        self
+    }
+
+    /// Whether an operation is under way, or something may have been written that the disk keeps in its cache if it has one.
+    pub(crate) fn has_unfinished(&self, has_cache: bool) -> bool {
+        self.in_flight > 0 || has_cache && self.written > self.flushed
     }
 }
 
@@ -211,7 +244,7 @@ impl<B: Backend> Backend for Counted<B> {
 
     fn submit(&mut self, tag: Tag, device: DeviceId, op: BlockOp) -> Result<(), Full> {
         let now = *self.now.get_or_insert_with(|| self.counters.start.elapsed());
-        let begun = Begun::new(now, &op);
+        let begun = Begun::new(now, &op, self.written);
         self.inner.submit(tag, device, op)?;
         if let Some(index) = index(tag) {
             if self.begun.len() <= index {
@@ -243,6 +276,14 @@ impl<B: Backend> Backend for Counted<B> {
             };
             self.counters.on_end(begun, now.saturating_sub(begun.at), completion.result.is_ok());
             self.in_flight = self.in_flight.saturating_sub(1);
+            match begun.leaves {
+                Leaves::AsItWas => {}
+                Leaves::Written => self.written += 1,
+                Leaves::Flushed(written) if completion.result.is_ok() => {
+                    self.flushed = self.flushed.max(written);
+                }
+                Leaves::Flushed(_) => {}
+            }
         }
         self.counters.in_flight.store(self.in_flight, Ordering::Relaxed);
     }

@@ -282,14 +282,14 @@ impl Remote {
         // What is issued first may be issued before the controller is known here.
         let fenced = Fence::new(&backend.impacted(unknown_quiesce));
         fence.write(Some(&fenced))?;
-        let counters = Arc::clone(&control.counters);
+        let counted = Counted::new(backend, Arc::clone(&control.counters));
         let mut remote = Self {
             bytes: found.namespace.geometry.bytes(),
             found,
             control,
             changes,
             happened: 0,
-            backend: Counted::new(backend, counters),
+            backend: if origin.before.is_some() { counted.with_writes_of_another() } else { counted },
             fence,
             fenced,
             unknown_quiesce,
@@ -480,9 +480,14 @@ impl Remote {
 
     /// Flushes what was written, if that is possible until then, and ends the connection.
     pub(super) fn finish(mut self, until: Instant) -> Result<()> {
+        let has_cache = self.found.namespace.geometry.volatile_write_cache;
+        let may_lose = self.backend.has_unfinished(has_cache);
         let flushed = self.flush(until);
         self.close();
-        flushed.context("the last flush failed: what was not flushed before may be lost")
+        match flushed {
+            Err(_) if !may_lose => Ok(()),
+            flushed => flushed.context("the last flush failed: what was not flushed before may be lost"),
+        }
     }
 
     /// Ends the connection. What waits for the target fails, and is not done later.

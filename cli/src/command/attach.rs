@@ -202,6 +202,21 @@ impl Attach {
         Ok(ExitCode::SUCCESS)
     }
 
+    pub(super) fn options(&self) -> Result<AttachOptions> {
+        self.disk.options()
+    }
+
+    pub(super) fn format(&self) -> Format {
+        self.output.format
+    }
+
+    /// Whether it can be meant of one disk only.
+    pub(super) fn names_one_disk(&self) -> bool {
+        let DiskArguments { from, namespace, socket, .. } = &self.disk;
+        let is_named = from.is_some() || namespace.nsid.is_some() || socket.is_some();
+        is_named || self.foreground || self.persist.is_some()
+    }
+
     /// Writes the unit's file, and has systemd attach the disk now and at every boot. `None`: there is no systemd here.
     fn attach_by_unit(&self, name: &str) -> Result<Option<Attachment>> {
         let file = persist::write(name)?;
@@ -241,7 +256,7 @@ pub(super) fn exit_code(ended: Ended) -> ExitCode {
 }
 
 /// This program's own arguments after the command's name, as a server in the background gets them.
-fn arguments() -> impl Iterator<Item = OsString> {
+pub(super) fn arguments() -> impl Iterator<Item = OsString> {
     let mut is_name = false;
     std::env::args_os().skip(2).filter(move |argument| {
         let text = argument.to_string_lossy();
@@ -371,13 +386,7 @@ pub(super) fn report(format: Format, disk: &Attachment) -> Result<()> {
     if let Some(note) = &disk.note {
         eprintln!("{ERROR_PREFIX}{note}");
     }
-    for path in disk.paths.iter().filter(|path| path.state != State::Live) {
-        let reason = path.reason.as_deref().unwrap_or("it has not answered yet");
-        eprintln!(
-            "{ERROR_PREFIX}the path over {} is not there: {reason}. It is tried again: see nvmf list-subsys",
-            path.address
-        );
-    }
+    warn_of_paths(disk);
     if format == Format::Json {
         return print_json(disk.json());
     }
@@ -409,6 +418,17 @@ pub(super) fn report(format: Format, disk: &Attachment) -> Result<()> {
         line(format_args!("Use it:  lsblk {place}   mkfs.ext4 {place}   mount {place} /mnt"))?;
     }
     line(format_args!("End it:  nvmf detach {place}"))
+}
+
+/// Says which of its paths a disk that was just attached is without.
+pub(super) fn warn_of_paths(disk: &Attachment) {
+    for path in disk.paths.iter().filter(|path| path.state != State::Live) {
+        let reason = path.reason.as_deref().unwrap_or("it has not answered yet");
+        eprintln!(
+            "{ERROR_PREFIX}the path over {} is not there: {reason}. It is tried again: see nvmf list-subsys",
+            path.address
+        );
+    }
 }
 
 impl DetachAll {

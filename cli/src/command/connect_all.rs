@@ -1,5 +1,6 @@
 //! `nvmf connect-all` and `nvmf discoverd`: attaching what discovery controllers list.
 
+use super::attach::warn_of_paths;
 use super::{Format, Output, TargetArguments, given_options};
 use crate::attach::Form;
 use crate::discovery::{Begin, Controller, Outcome, Policy, Sources, attach_all, follow};
@@ -76,33 +77,37 @@ impl ConnectAll {
         self.sources.check(&sources)?;
         let form = self.form.to_possible_value().map(|form| form.get_name().to_owned()).unwrap_or_default();
         let policy = Policy::default().in_form(form);
-        let outcome = run(attach_all(Begin { sources, policy }))?;
-        self.print(&outcome)?;
-        for failure in &outcome.failures {
-            eprintln!("{ERROR_PREFIX}{failure}");
-        }
-        Ok(if outcome.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        end(&run(attach_all(Begin { sources, policy }))?, self.output.format)
     }
+}
 
-    fn print(&self, outcome: &Outcome) -> Result<()> {
-        let Outcome { attached, already, failures } = outcome;
-        if self.output.format == Format::Json {
-            let disks = |disks: &[Attachment]| disks.iter().map(Attachment::json).collect::<Vec<_>>();
-            return print_json(
-                json!({ "attached": disks(attached), "already": disks(already), "failures": failures }),
-            );
-        }
-        for disk in already {
-            line(format_args!("attached already: {disk}"))?;
-        }
-        for disk in attached {
-            line(format_args!("attached {disk}"))?;
-        }
-        if attached.is_empty() && already.is_empty() && failures.is_empty() {
-            line("no subsystem is listed")?;
-        }
-        Ok(())
+/// Prints what became of it; the exit status.
+pub(super) fn end(outcome: &Outcome, format: Format) -> Result<ExitCode> {
+    print(outcome, format)?;
+    for failure in &outcome.failures {
+        eprintln!("{ERROR_PREFIX}{failure}");
     }
+    Ok(if outcome.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn print(Outcome { attached, already, failures }: &Outcome, format: Format) -> Result<()> {
+    if format == Format::Json {
+        let disks = |disks: &[Attachment]| disks.iter().map(Attachment::json).collect::<Vec<_>>();
+        return print_json(
+            json!({ "attached": disks(attached), "already": disks(already), "failures": failures }),
+        );
+    }
+    for disk in already {
+        line(format_args!("attached already: {disk}"))?;
+    }
+    for disk in attached {
+        line(format_args!("attached {disk}"))?;
+        warn_of_paths(disk);
+    }
+    if attached.is_empty() && already.is_empty() && failures.is_empty() {
+        line("no subsystem is listed")?;
+    }
+    Ok(())
 }
 
 impl Discoverd {

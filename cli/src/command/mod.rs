@@ -5,6 +5,7 @@
 
 mod attach;
 mod compare;
+mod connect;
 mod connect_all;
 mod dhchap_key;
 mod discover;
@@ -54,8 +55,9 @@ enum Command {
     #[command(mut_arg("traddr", |argument| argument.required(false)))]
     Discoverd(connect_all::Discoverd),
     /// Attaches a namespace: as a block device, or on an NBD socket
-    #[command(visible_alias = "connect")]
     Attach(attach::Attach),
+    /// Attaches every namespace of a subsystem that this host sees; with --nsid, --socket, --persist or --foreground, one
+    Connect(connect::Connect),
     /// Serves a namespace as the disk of a virtual machine (vhost-user-blk), from this process until it is stopped
     ServeVhost(serve_vhost::ServeVhost),
     /// Detaches a disk, flushed
@@ -224,6 +226,7 @@ impl Arguments {
             Command::ConnectAll(all) => return exit(all.run(), FAILURE),
             Command::Discoverd(service) => service.run(),
             Command::Attach(attach) => return exit(attach.run(), FAILURE),
+            Command::Connect(connect) => return exit(connect.run(), FAILURE),
             Command::ServeVhost(serve) => return exit(serve.run(), FAILURE),
             Command::Serve(serve) => return exit(serve.run(), FAILURE),
             Command::Reconnect(named) => named.reconnect(),

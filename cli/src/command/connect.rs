@@ -1,0 +1,52 @@
+//! `nvmf connect`: every namespace of a subsystem, as nvme-cli's `connect` has it.
+
+use super::attach::{Attach, arguments};
+use crate::attach::{self, Registry};
+use crate::connect::connect;
+use crate::discovery::Outcome;
+use crate::print::chain;
+use crate::runtime::run;
+use anyhow::{Result, ensure};
+use nvmf_attached::Attachment;
+use std::process::ExitCode;
+
+#[derive(clap::Args)]
+pub(crate) struct Connect {
+    #[command(flatten)]
+    attach: Attach,
+}
+
+impl Connect {
+    pub(crate) fn run(&self) -> Result<ExitCode> {
+        let options = self.attach.options()?;
+        if self.attach.names_one_disk() {
+            return self.attach.run();
+        }
+        let nqn = options.connection.nqn;
+        let there = run(async {
+            let (connection, _) = connect(options.connection).await?;
+            let there = connection.namespaces();
+            connection.close().await;
+            Ok(there)
+        })?;
+        ensure!(
+            !there.is_empty(),
+            "{nqn} has no namespace for this host: add one to it, or show it to this host, at the target"
+        );
+        let listed = Registry::of_this_user().list()?;
+        let mut outcome = Outcome::default();
+        for nsid in there.iter().map(|namespace| namespace.nsid) {
+            let is_it = |disk: &&Attachment| disk.nqn == nqn.to_string() && disk.nsid == nsid.0;
+            let before = listed.iter().map(|listed| &listed.disk).find(is_it);
+            if let Some(disk) = before.filter(|_| !options.duplicate) {
+                outcome.already.push(disk.clone());
+                continue;
+            }
+            match attach::in_background(arguments().chain([format!("--nsid={nsid}").into()])) {
+                Ok(disk) => outcome.attached.push(disk),
+                Err(error) => outcome.failures.push(format!("{nqn} namespace {nsid}: {}", chain(&error))),
+            }
+        }
+        super::connect_all::end(&outcome, self.attach.format())
+    }
+}
