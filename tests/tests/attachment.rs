@@ -208,7 +208,10 @@ fn server_keeps_nothing_of_its_caller() {
 fn two_detaches_at_once_tell_the_same() {
     let (site, mut target) = site("twice");
     for _ in 0..3 {
-        attach(&site, &["--ctrl-loss-tmo", "0"]);
+        let disk = attach(&site, &["--ctrl-loss-tmo", "0"]);
+        let mut client = nbd::Client::connect(socket(&disk)).expect("a client");
+        client.write(0, &[1; 4096]).expect("written, and not flushed");
+        drop(client);
         target.kill().expect("it ran");
         process::until("it is lost", || listed(&site)[0]["state"] == "lost").expect("it is lost");
         let spawn = || {
