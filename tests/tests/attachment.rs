@@ -252,6 +252,29 @@ fn files(site: &Site) -> Vec<String> {
     files.map(|file| file.file_name().to_string_lossy().into_owned()).collect()
 }
 
+/// The fence of the server that was killed, and its clients, are of the first attachment: a second one beside it would know
+/// nothing of either.
+#[test]
+fn disk_that_a_killed_server_left_is_not_attached_beside_it() {
+    let (site, target) = site("beside");
+    let disk = attach(&site, &[]);
+    kill_with_guard(pid(&disk));
+    let other = site.path("other.sock");
+    let other = ["--socket", other.to_str().expect("a path")];
+    let place = disk["socket"].as_str().expect("a socket");
+    fails(&mut attaching(&site, &other), &["is attached already", "nvmf detach", place])
+        .expect("a clear message");
+    assert_eq!((listed(&site).len(), state(&site).as_str()), (1, "killed"));
+    attach(&site, &[]);
+    process::until("it is live", || state(&site) == "live").expect("it is");
+    assert_eq!(listed(&site).len(), 1);
+    succeeds(&mut detach(&site, &["--all"])).expect("detached");
+    let disk = attach(&site, &other);
+    assert_eq!(disk["socket"].as_str(), Some(other[1]), "after it was cleared away");
+    succeeds(&mut detach(&site, &["--all"])).expect("detached");
+    target.stop().expect("a clean stop");
+}
+
 #[test]
 fn disk_without_server_and_guard_waits_to_be_attached_again() {
     let (site, target) = site("alone");

@@ -2,6 +2,7 @@
 
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::sys::stat::{Mode, umask};
+use nvmf_attached::Attachment;
 use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{configure_io_flusher_behavior, is_io_flusher};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
@@ -89,6 +90,15 @@ fn may_lock_memory() -> bool {
 /// Its PID namespace, in which its number means this process.
 pub(super) fn pid_namespace() -> String {
     std::fs::read_link("/proc/self/ns/pid").map(|name| name.display().to_string()).unwrap_or_default()
+}
+
+/// Whether the server of this disk has our network namespace, as far as can be told from here.
+pub(super) fn shares_network(disk: &Attachment) -> bool {
+    let of = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/net")).ok();
+    // In another PID namespace the number is another process's.
+    let is_known = disk.pid_namespace == pid_namespace();
+    // That of a process that is ending is not known any more.
+    is_known && of(&disk.pid.to_string()).is_none_or(|its| Some(its) == of("self"))
 }
 
 #[cfg(test)]

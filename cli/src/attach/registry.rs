@@ -15,11 +15,13 @@
 
 use super::AttachOptions;
 use super::fence::FenceFile;
-use super::lock;
 use super::nbd::kernel;
 use super::ublk;
+use super::{lock, process};
 use anyhow::{Context, Result, bail, ensure};
+use nvme_proto::Nqn;
 use nvmf_attached::{Attachment, FOLDER_VARIABLE, State, VERSION};
+use nvmf_host::Namespace;
 use std::fs::{DirBuilder, File};
 use std::io::{ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -187,6 +189,20 @@ impl Registry {
             }
         }
         Ok(None)
+    }
+
+    /// What another server left of this disk, whose lock it has no more: it was killed, or is being killed, and a third
+    /// may be about to take it over.
+    pub(super) fn left(&self, nqn: &Nqn, namespace: &Namespace) -> Result<Option<Listed>> {
+        let is_it = |listed: &Listed| {
+            let Some(uuid) = listed.disk.disk.as_ref().map(|disk| disk.uuid) else { return false };
+            let is_same = uuid == namespace.uuid;
+            let is_there = listed.disk.nqn == nqn.as_str() && listed.disk.nsid == namespace.nsid.0;
+            is_same && (is_there || uuid != [0; 16]) && !listed.disk.is_duplicate && listed.is_usable()
+        };
+        // The lock of a disk is one of a network namespace: in another one the disk is locked, and stays.
+        let is_elsewhere = |listed: &Listed| listed.is_served() && !process::shares_network(&listed.disk);
+        Ok(self.list()?.into_iter().find(|listed| is_it(listed) && !is_elsewhere(listed)))
     }
 
     /// The entry of this name, if its server was killed.

@@ -2,7 +2,7 @@
 
 use super::counted::{Counted, Counters};
 use super::fence::{Fence, FenceFile};
-use super::serve::{Change, lock_disk};
+use super::serve::{Change, lock_disk, refuse_left};
 use super::{AttachOptions, disk};
 use crate::connect::{Via, reach};
 use crate::namespace::{choose, taken_of};
@@ -271,6 +271,7 @@ impl Remote {
                 let nsid = choose(&connection.nqn, options.nsid, backend.namespaces())?;
                 let namespace = backend.namespace(nsid)?;
                 let lock = lock_disk(options, &namespace)?;
+                refuse_left(options, &namespace)?;
                 let choice = match options.nsid {
                     Some(_) => None,
                     None => taken_of(&connection.nqn, nsid, backend.namespaces()),

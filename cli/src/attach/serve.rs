@@ -301,6 +301,22 @@ pub(super) fn lock_disk(options: &AttachOptions, namespace: &Namespace) -> Resul
     )
 }
 
+/// Refuses to attach a disk that another server left behind: its clients' connections, and the record of what may still be
+/// under way at the target, are that one's. With the disk's lock, which nobody can have meanwhile.
+pub(super) fn refuse_left(options: &AttachOptions, namespace: &Namespace) -> Result<()> {
+    let nqn = &options.connection.nqn;
+    if options.duplicate {
+        return Ok(());
+    }
+    let Some(left) = Registry::of_this_user().left(nqn, namespace)? else { return Ok(()) };
+    let place = left.disk.place().display();
+    bail!(
+        "{nqn} namespace {} is attached already, {place}, by a server that is gone (process {}): attach it again as it was, which takes it over, or clear it away with: nvmf detach {place}",
+        namespace.nsid,
+        left.disk.pid
+    )
+}
+
 /// What has become of a disk's connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Change {
