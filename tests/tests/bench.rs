@@ -97,6 +97,11 @@ fn remote_engines_read_and_write_namespace() -> Result<()> {
         assert!(moved, "{engine}: {job}");
         let job = figures(&site, &[&common[..], &["--rw=write", "--bs=128k", "--iodepth=4"]].concat())?;
         assert_eq!(job["write"]["io_bytes"], SIZE, "{engine}");
+        // Nobody listens at the address: what works is the other path.
+        let nobody = format!("--address=127.0.0.1:{}", process::free_port()?);
+        let path = format!("--path={}", site.address);
+        let job = ["--name=x", engine, &nobody, &path, &nqn, "--provider=iwarp", "--rw=randread"];
+        assert_eq!(figures(&site, &job)?["read"]["io_bytes"], SIZE, "{engine}");
     }
     target.stop()
 }

@@ -11,8 +11,8 @@ use nvmf_initiator::auth::Secret;
 use nvmf_initiator::auth::host::Secrets;
 use nvmf_initiator::transport::AnyTransport;
 use nvmf_initiator::{
-    AuthenticationOptions, ConnectionState, HostIdentity, Options, Preference, RemoteBackend, TcpOptions,
-    TlsOptions, TransportOptions,
+    AuthenticationOptions, ConnectionState, HostIdentity, Options, PathOptions, Preference, RemoteBackend,
+    TcpOptions, TlsOptions, TransportOptions,
     tls::{read_key_file, read_line},
 };
 use nvmf_memory::Memory;
@@ -153,6 +153,8 @@ pub(super) fn connect_options(options: &JobOptions) -> Result<(Options, Option<N
         ),
     };
     let mut connect = Options::with_host(address, nqn, host);
+    let path = |&address| PathOptions::new(address, transport.clone());
+    connect.paths = remote.paths.iter().map(path).collect();
     connect.transport = transport;
     connect.authentication = authentication(remote)?;
     connect.disable_flow_control = remote.disable_flow_control;

@@ -183,6 +183,8 @@ pub struct Remote {
     pub disable_flow_control: bool,
     /// Address of the controller.
     pub address: Option<SocketAddr>,
+    /// Further paths to it, or to other controllers of the subsystem.
+    pub paths: Vec<SocketAddr>,
     /// NQN of the subsystem.
     pub nqn: Option<String>,
     /// The namespace; by default the first.
@@ -338,6 +340,7 @@ impl Default for JobOptions {
                 crc: false,
                 disable_flow_control: false,
                 address: None,
+                paths: Vec::new(),
                 nqn: None,
                 nsid: None,
                 provider: RdmaProvider::Auto,

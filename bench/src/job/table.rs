@@ -265,8 +265,13 @@ const ENGINES: &[OptionSpec] = &[
         put(&mut o.direct, flag(v).map(|on| !on))
     }),
     known(&["address"], "IP:PORT", "nvmf: address of the target", |o, v| {
-        let address = v.parse().map_err(|_| format!("`{v}` is not an address: write 192.0.2.1:4420"));
-        put(&mut o.remote.address, address.map(Some))
+        put(&mut o.remote.address, value::address(v).map(Some))
+    }),
+    known(&["path"], "IP:PORT", "nvmf: another path to the same subsystem; repeat it for more", |o, v| {
+        for path in v.split(',') {
+            o.remote.paths.push(value::address(path.trim())?);
+        }
+        Ok(())
     }),
     known(&["nqn"], "NQN", "nvmf: NQN of the subsystem", |o, v| {
         put(&mut o.remote.nqn, Ok(Some(v.to_owned())))

@@ -123,11 +123,20 @@ fn filename_url_selects_engine() {
 }
 
 #[test]
+fn paths_are_repeated_or_a_list() {
+    let paths = |file, text| plan(file, text).unwrap().jobs[0].options.remote.paths.clone();
+    let repeated = paths("job.fio", "[a]\nioengine=nvmf\npath=192.0.2.1:4421\npath=192.0.2.2:4420\n");
+    assert_eq!(repeated, ["192.0.2.1:4421", "192.0.2.2:4420"].map(|path| path.parse().unwrap()));
+    let list = "[[job]]\nioengine = \"nvmf\"\npath = [\"192.0.2.1:4421\", \"192.0.2.2:4420\"]\n";
+    assert_eq!(paths("job.toml", list), repeated);
+}
+
+#[test]
 fn option_example_values_are_accepted() {
     for known in TABLE.iter().flat_map(|group| group.options) {
         let value = known.value.split(['|', '[']).next().unwrap();
         let value = match known.names[0] {
-            "address" => "192.0.2.1:4420",
+            "address" | "path" => "192.0.2.1:4420",
             "iodepth_low" => "1",
             "verify_interval" => "512",
             _ => value,

@@ -4,6 +4,7 @@ use super::options::{
     Access, BlockSize, Distribution, EngineKind, Poll, RdmaProvider, RemoteTransport, Verify,
 };
 use super::unit::{percent, size};
+use std::net::SocketAddr;
 
 /// The largest block, in bytes: the limit of one NVM command with 512-byte blocks.
 const BS_MAX: u64 = 32 << 20;
@@ -191,6 +192,11 @@ pub(super) fn poll(text: &str) -> Result<Poll, String> {
         "interrupt" => Ok(Poll::Interrupt),
         _ => Err(format!("`{text}` is none of busy, adaptive, interrupt")),
     }
+}
+
+/// Parses `IP:PORT`.
+pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| format!("`{text}` is not an address: write 192.0.2.1:4420"))
 }
 
 /// Parses `rdma` or `tcp`.
