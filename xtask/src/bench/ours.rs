@@ -82,6 +82,7 @@ impl Client {
 pub(super) struct Export {
     pub(super) transport: Transport,
     pub(super) polling: Polling,
+    pub(super) workers: usize,
     /// Further keys of `[target]`, one per line.
     pub(super) target: String,
     /// Backing of the namespace: a line of `[[subsystem.namespace]]`.
@@ -91,7 +92,8 @@ pub(super) struct Export {
 impl Export {
     /// A memory disk.
     pub(super) fn memory(transport: Transport, polling: Polling) -> Self {
-        Self { transport, polling, target: String::new(), namespace: "memory = \"64MiB\"".into() }
+        let namespace = "memory = \"64MiB\"".into();
+        Self { transport, polling, workers: 1, target: String::new(), namespace }
     }
 
     /// A file.
@@ -101,7 +103,7 @@ impl Export {
     }
 
     fn config(&self, address: impl std::fmt::Display, key: &Path) -> String {
-        let Self { transport, polling, target, namespace } = self;
+        let Self { transport, polling, workers, target, namespace } = self;
         let (listener, poll) = (transport.listener(), polling.key());
         let host = match transport {
             Transport::TcpTls => {
@@ -110,7 +112,7 @@ impl Export {
             Transport::Iwarp | Transport::Tcp | Transport::TcpDigests => String::new(),
         };
         format!(
-            "[target]\nworkers = 1\n{poll}{target}\n\n[[listener]]\naddress = \"{address}\"\n{listener}\n\n{host}\
+            "[target]\nworkers = {workers}\n{poll}{target}\n\n[[listener]]\naddress = \"{address}\"\n{listener}\n\n{host}\
              [[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n\n\
              [[subsystem.namespace]]\nnsid = 1\n{namespace}\n"
         )
@@ -154,10 +156,34 @@ pub(super) fn run(
     page: &str,
 ) -> Result<Report> {
     let target = serve(site, export)?;
-    let address = target.address;
+    let engine = engine(site, export, client, &target)?;
+    let call = site.on(site.cores.initiator, site.ours("nvmf-bench"));
+    let report = bench(site, call, &engine, client.polling(export.polling), workload, Some(page))?;
+    target.stop()?;
+    Ok(report)
+}
+
+/// Runs a job on a new target over so many paths, a worker of the target's for each. Both programs may use both cores.
+pub(super) fn run_over_paths(
+    site: &Site,
+    export: &Export,
+    paths: usize,
+    workload: &Workload,
+) -> Result<Report> {
+    let target = serve_on_both(site, &Export { workers: paths, ..export.clone() })?;
+    let mut engine = engine(site, export, Client::OwnThread, &target)?;
+    engine.extend((1..paths).map(|_| format!("--path={}", target.address)));
+    let call = site.on_both(site.ours("nvmf-bench"));
+    let report = bench(site, call, &engine, export.polling, workload, None)?;
+    target.stop()?;
+    Ok(report)
+}
+
+/// The options of `nvmf-bench` for a target.
+fn engine(site: &Site, export: &Export, client: Client, target: &Target) -> Result<Vec<String>> {
     let mut engine = vec![
         client.engine().into(),
-        format!("--address={address}"),
+        format!("--address={}", target.address),
         format!("--nqn={NQN}"),
         "--nsid=1".into(),
     ];
@@ -166,14 +192,13 @@ pub(super) fn run(
         engine.push(format!("--tls_key_file={}", key_file(site)?.display()));
         engine.push(format!("--hostnqn={HOST_NQN}"));
     }
-    let report = bench(site, &engine, client.polling(export.polling), workload, Some(page))?;
-    target.stop()?;
-    Ok(report)
+    Ok(engine)
 }
 
 /// Runs `nvmf-bench` as a client of another project's NBD server.
 pub(super) fn run_nbd(site: &Site, uri: &str, polling: Polling, workload: &Workload) -> Result<Report> {
-    bench(site, &["--ioengine=nbd".into(), format!("--filename={uri}")], polling, workload, None)
+    let call = site.on(site.cores.initiator, site.ours("nvmf-bench"));
+    bench(site, call, &["--ioengine=nbd".into(), format!("--filename={uri}")], polling, workload, None)
 }
 
 /// Writes to every block of an NBD server's disk.
@@ -183,14 +208,15 @@ pub(super) fn fill_nbd(site: &Site, uri: &str) -> Result<()> {
     site.run(bench.arg(format!("--filename={uri}"))).map(drop)
 }
 
+/// Runs a job with a call of `nvmf-bench`.
 fn bench(
     site: &Site,
+    mut bench: Command,
     engine: &[String],
     polling: Polling,
     workload: &Workload,
     page: Option<&str>,
 ) -> Result<Report> {
-    let mut bench = site.on(site.cores.initiator, site.ours("nvmf-bench"));
     bench.args(["--name=bench", "--output-format=json", "--eta=never"]).args(polling.option());
     bench.args(engine).args(workload.arguments(site));
     if let (Some(folder), Some(page)) = (&site.html, page) {

@@ -39,6 +39,8 @@ pub(super) enum Row {
     Stream,
     /// 4 KiB random reads with the defaults on both sides, also by the async library, against busy polling
     Defaults,
+    /// 4 KiB random reads over two paths, 64 in flight, against one path
+    Paths,
     /// 4 KiB random reads with the defaults, while another process wants both cores, against sleeping at once
     Load,
     /// A disk that `nvmf attach` serves on a socket, under fio, nbdcopy and qemu-img bench, against nbdkit's
@@ -107,6 +109,10 @@ impl Row {
             Self::Defaults => remote::defaults(site, self),
             Self::Load => {
                 let jobs = [1, 16].map(|iodepth| iwarp(Workload::reads(iodepth)));
+            Self::Paths => {
+                let jobs = [iwarp(Workload::reads(64)), tcp(Workload::reads(64))];
+                jobs.map(|job| remote::over_two_paths(site, job, Goal { least: 1.0, aim: 1.5 })).into()
+            }
                 jobs.map(|job| remote::under_load(site, job, Goal { least: 0.8, aim: 1.0 })).into()
             }
             Self::Disk => nbd::attached(site, Goal { least: 1.0, aim: 1.5 }),

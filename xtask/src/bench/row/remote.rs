@@ -88,6 +88,17 @@ pub(super) fn defaults(site: &Site, row: Row) -> Vec<Comparison<'_>> {
 }
 
 /// The defaults while another process wants both cores.
+/// Two paths, a worker of the target's for each, against one. No process is bound to one of the cores.
+pub(super) fn over_two_paths(site: &Site, job: Job, goal: Goal) -> Comparison<'_> {
+    let job = Job { polling: Polling::Default, ..job };
+    let over = move |paths| {
+        let export = Export::memory(job.transport, job.polling);
+        move || Ok(ours::run_over_paths(site, &export, paths, &job.workload)?.iops)
+    };
+    let peer = Peer { name: "one path", goal: Some(goal), measure: measure(over(1)) };
+    Comparison::new(format!("{}, two paths", job.what()), Unit::Iops, measure(over(2)), vec![peer])
+}
+
 pub(super) fn under_load(site: &Site, job: Job, goal: Goal) -> Comparison<'_> {
     let with = move |polling| {
         move || {
