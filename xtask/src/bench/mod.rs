@@ -13,6 +13,7 @@
 //! | `ours` | this project's target and clients, and bare TCP |
 //! | `fio`, `nbd`, `spdk` | the peers, and parsers of their reports |
 //! | `copy` | programs that use an NBD disk |
+//! | `read` | reads of a whole disk, by `nvmf read` and by the library |
 //! | `interrupts` | where a disk's interrupts arrive |
 //! | `kernel` | the kernel lab's figures |
 //! | `idle` | the cost of idle connections |
@@ -28,6 +29,7 @@ mod machine;
 mod nbd;
 mod ours;
 mod plot;
+mod read;
 mod row;
 mod series;
 mod site;

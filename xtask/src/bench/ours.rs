@@ -203,9 +203,18 @@ pub(super) fn run_nbd(site: &Site, uri: &str, polling: Polling, workload: &Workl
 
 /// Writes to every block of an NBD server's disk.
 pub(super) fn fill_nbd(site: &Site, uri: &str) -> Result<()> {
+    fill(site, &["--ioengine=nbd".into(), format!("--filename={uri}")])
+}
+
+/// Writes to every block of a target's disk.
+pub(super) fn fill_target(site: &Site, export: &Export, target: &Target) -> Result<()> {
+    fill(site, &engine(site, export, Client::OwnThread, target)?)
+}
+
+fn fill(site: &Site, engine: &[String]) -> Result<()> {
     let mut bench = site.on_both(site.ours("nvmf-bench"));
-    bench.args(["--name=fill", "--ioengine=nbd", "--rw=write", "--bs=256k", "--iodepth=8", "--eta=never"]);
-    site.run(bench.arg(format!("--filename={uri}"))).map(drop)
+    bench.args(["--name=fill", "--rw=write", "--bs=256k", "--iodepth=8", "--eta=never"]);
+    site.run(bench.args(engine)).map(drop)
 }
 
 /// Runs a job with a call of `nvmf-bench`.

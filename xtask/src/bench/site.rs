@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::time::Duration;
 
 /// The cores of the target and of the initiator.
@@ -74,13 +74,18 @@ impl Site {
         bound_to(&self.cores.to_string(), program.as_ref())
     }
 
-    /// Runs a program that must succeed within the time of a measurement; returns its output.
+    /// Runs a program that must succeed within the time of a measurement; returns its standard output.
     pub(super) fn run(&self, command: &mut Command) -> Result<Vec<u8>> {
+        Ok(self.output(command)?.stdout)
+    }
+
+    /// The same, with its standard error.
+    pub(super) fn output(&self, command: &mut Command) -> Result<Output> {
         let limit = Duration::from_secs(self.warm_up() + self.seconds) + process::TIMEOUT;
         let output = process::run_for(command, limit)?;
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{command:?} ended with {}:\n{}", output.status, tail(&said));
-        Ok(output.stdout)
+        Ok(output)
     }
 
     /// Starts a server and waits until it listens.

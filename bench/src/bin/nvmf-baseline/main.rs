@@ -1,5 +1,5 @@
-//! `nvmf-baseline`: the reference measurements of `cargo xtask bench` (bare TCP), its idle connections, and its load
-//! by a second host or by a process that has nothing to do with it.
+//! `nvmf-baseline`: the reference measurements of `cargo xtask bench` (bare TCP), its idle connections, its load by a
+//! second host or by a process that has nothing to do with it, and its program that reads by the library.
 #![forbid(unsafe_code)]
 
 mod bare;
@@ -7,13 +7,14 @@ mod exchange;
 mod hold;
 mod load;
 mod neighbour;
+mod read;
 mod wire;
 
 use clap::Parser;
 use std::process::ExitCode;
 
-/// Measures bare TCP between two cores, holds idle connections, loads cores, and loads a target with two hosts. Prints
-/// JSON.
+/// Measures bare TCP between two cores, holds idle connections, loads cores, loads a target with two hosts, and reads by
+/// the library. Prints JSON.
 #[derive(Parser)]
 #[command(name = "nvmf-baseline")]
 enum Command {
@@ -47,6 +48,8 @@ enum Command {
     Hold(Box<hold::Hold>),
     /// Measures a host with few outstanding reads next to one with many: `short` and `heavy`
     Neighbour(Box<neighbour::Neighbour>),
+    /// Reads a disk by the library into a program's own memory: `seconds`
+    Read(read::Read),
 }
 
 fn main() -> ExitCode {
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
         Command::Stream(measure) => measure.print_stream(),
         Command::Hold(hold) => hold.run(),
         Command::Neighbour(neighbour) => neighbour.run(),
+        Command::Read(read) => read.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -43,6 +43,8 @@ pub(super) enum Row {
     Paths,
     /// 4 KiB random reads with the defaults, while another process wants both cores, against sleeping at once
     Load,
+    /// 1 GiB read by the library into a program's memory, against `nvmf read`
+    Read,
     /// A disk that `nvmf attach` serves on a socket, under fio, nbdcopy and qemu-img bench, against nbdkit's
     Disk,
     /// `latency` over NVMe/TCP
@@ -107,14 +109,15 @@ impl Row {
                 jobs.map(|job| remote::stream(site, job, Goal { least: 0.8, aim: 0.95 })).into()
             }
             Self::Defaults => remote::defaults(site, self),
-            Self::Load => {
-                let jobs = [1, 16].map(|iodepth| iwarp(Workload::reads(iodepth)));
             Self::Paths => {
                 let jobs = [iwarp(Workload::reads(64)), tcp(Workload::reads(64))];
                 jobs.map(|job| remote::over_two_paths(site, job, Goal { least: 1.0, aim: 1.5 })).into()
             }
+            Self::Load => {
+                let jobs = [1, 16].map(|iodepth| iwarp(Workload::reads(iodepth)));
                 jobs.map(|job| remote::under_load(site, job, Goal { least: 0.8, aim: 1.0 })).into()
             }
+            Self::Read => remote::reads(site, Goal { least: 0.9, aim: 1.0 }),
             Self::Disk => nbd::attached(site, Goal { least: 1.0, aim: 1.5 }),
             Self::TcpLatency => {
                 vec![remote::latency(site, tcp(Workload::READS_ONE), Goal { least: 1.3, aim: 1.1 })]

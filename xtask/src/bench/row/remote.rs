@@ -3,6 +3,7 @@
 use super::{Job, Row, measure, unless};
 use crate::bench::comparison::{Comparison, Peer};
 use crate::bench::ours::{self, Client, Export, Polling};
+use crate::bench::read::{self, Reading};
 use crate::bench::series::{Goal, Unit};
 use crate::bench::site::Site;
 use crate::bench::spdk;
@@ -87,7 +88,6 @@ pub(super) fn defaults(site: &Site, row: Row) -> Vec<Comparison<'_>> {
     shapes.into_iter().map(comparison).collect()
 }
 
-/// The defaults while another process wants both cores.
 /// Two paths, a worker of the target's for each, against one. No process is bound to one of the cores.
 pub(super) fn over_two_paths(site: &Site, job: Job, goal: Goal) -> Comparison<'_> {
     let job = Job { polling: Polling::Default, ..job };
@@ -99,6 +99,7 @@ pub(super) fn over_two_paths(site: &Site, job: Job, goal: Goal) -> Comparison<'_
     Comparison::new(format!("{}, two paths", job.what()), Unit::Iops, measure(over(2)), vec![peer])
 }
 
+/// The defaults while another process wants both cores.
 pub(super) fn under_load(site: &Site, job: Job, goal: Goal) -> Comparison<'_> {
     let with = move |polling| {
         move || {
@@ -114,6 +115,23 @@ pub(super) fn under_load(site: &Site, job: Job, goal: Goal) -> Comparison<'_> {
     };
     let what = format!("{}, beside a process with a busy thread on each core", defaults.what());
     Comparison::new(what, Unit::Iops, measure(with(Polling::Default)), vec![peer])
+}
+
+/// The library's reads into a program's memory against `nvmf read`.
+pub(super) fn reads(site: &Site, goal: Goal) -> Vec<Comparison<'_>> {
+    let by: [(_, Reading, _); 2] = [
+        ("one call", read::by_one_call, Some(goal)),
+        ("calls of 1 MiB, one at a time", read::by_calls_of_a_mebibyte, None),
+    ];
+    let comparison = |(calls, by, goal): (_, Reading, _)| {
+        let theirs = measure(move || read::bandwidth(site, read::by_command));
+        let peer = Peer { name: "`nvmf read` to /dev/null", goal, measure: theirs };
+        let what = format!(
+            "1 GiB, the library's blocking read, {calls}, NVMe/RDMA on iWARP, memory backend, defaults"
+        );
+        Comparison::new(what, Unit::Bandwidth, measure(move || read::bandwidth(site, by)), vec![peer])
+    };
+    by.into_iter().map(comparison).collect()
 }
 
 pub(super) fn stream(site: &Site, job: Job, goal: Goal) -> Comparison<'_> {
