@@ -17,7 +17,7 @@ as() {
     cp /run/device "/run/device.$kind"
 }
 
-# Both disks of a target are there at once, and take turns: A B B A. The figure of a round is the mean of the two.
+# Both disks of a target are there at once.
 pairs() {
     target=$1
     case $target in
@@ -25,15 +25,7 @@ pairs() {
     ours) port=4421 nqn=$NQN.ours ;;
     esac
     for kind in kernel ublk; do as $kind connect; done
-    echo "$works" | while read -r work; do
-        : >/run/turns
-        for kind in kernel ublk ublk kernel; do
-            echo "$kind $(as $kind iops $work 2 </dev/null)" >>/run/turns
-        done
-        for kind in kernel ublk; do
-            awk -v kind=$kind -v of="$kind/$target|$work" '$1 == kind { sum += $2 } END { print of "|" int(sum / 2) }' /run/turns
-        done >>/run/figures
-    done
+    in_turn $target kernel ublk
     for kind in ublk kernel; do as $kind disconnect; done
     rm /run/device.*
 }

@@ -5,11 +5,12 @@
 #   provider    of our initiator and our target over rdma
 #   listener    what our target's configuration says of its listener
 #   works       what fio does, a line each: RW BS DEPTH (below)
+#   unit        of the figures: IOPS (below) | ms
 #
 # and calls `figures`: kernel on kernel, kernel on ours, ours on ours, ours on kernel; or has rounds of its own.
 
 . "$LAB/cell.sh"
-address=$GUEST
+address=$GUEST unit=IOPS
 works='randread 4k 1
 randread 4k 32
 randwrite 4k 32
@@ -28,6 +29,21 @@ measure() {
     done
 }
 
+# `in_turn TARGET KIND KIND`: adds the figures of two disks that are there at once, /run/device.KIND. They take turns:
+# A B B A. The figure of a round is the mean of the two.
+in_turn() {
+    echo "$works" | while read -r work; do
+        : >/run/turns
+        for kind in $2 $3 $3 $2; do
+            cp "/run/device.$kind" /run/device
+            echo "$kind $(iops $work 2 </dev/null)" >>/run/turns
+        done
+        for kind in $2 $3; do
+            awk -v kind=$kind -v of="$kind/$1|$work" '$1 == kind { sum += $2 } END { print of "|" int(sum / 2) }' /run/turns
+        done >>/run/figures
+    done
+}
+
 # `rounds`: measures in five rounds, each of which is `round`.
 rounds() {
     for number in 1 2 3 4 5; do
@@ -43,7 +59,7 @@ report() {
         base=$(of "$1")
         line="$over, $work:"
         for pair in "$@"; do
-            line="$line ${pair%/*} → ${pair#*/} $(of "$pair") IOPS ($(ratio "$(of "$pair")" "$base"));"
+            line="$line ${pair%/*} → ${pair#*/} $(of "$pair") $unit ($(ratio "$(of "$pair")" "$base"));"
         done
         echo ":: figure ${line%;}"
     done

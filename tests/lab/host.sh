@@ -3,8 +3,7 @@
 # leads to port 4420 of the guest.
 
 # `target_start NQN [tcp [HOSTNQN KEY]]`: starts our target on 127.0.0.1, over userspace iWARP or NVMe/TCP, with TLS if a
-# host's key is given. Its disk is a file that
-# stays when the target is killed.
+# host's key is given. Its disk is DISK, a line of its configuration, else a file that stays when the target is killed.
 target_start() {
     case ${2:-iwarp} in
     tcp) carried='transport = "tcp"' ;;
@@ -33,7 +32,7 @@ allow_any_host = true
 
 [[subsystem.namespace]]
 nsid = 1
-path = "$PWD/disk.img"
+${DISK:-path = "$PWD/disk.img"}
 CONFIG
     target_serve
 }
@@ -80,9 +79,9 @@ target_kill() {
     kill -9 "$(cat target.pid)"
 }
 
-# `vhost_start`: our target over NVMe/TCP, and `nvmf serve-vhost` in front of it, on vhost.sock.
+# `vhost_start`: our target over NVMe/TCP, with a memory disk, and `nvmf serve-vhost` in front of it, on vhost.sock.
 vhost_start() {
-    target_start nqn.2026-11.lab:vhost tcp
+    DISK='memory = "512MiB"' target_start nqn.2026-11.lab:vhost tcp
     vhost_serve
     timeout 20 sh -c 'until [ -S vhost.sock ]; do sleep 0.05; done'
 }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 struct Scenario {
     name: &'static str,
     goal: Goal,
-    /// The pairs and the workloads that the goal is for. Without pairs, the figures are there to be seen.
+    /// The pairs and the workloads that the goal is for, by their beginning. Without pairs, the figures are there to be seen.
     pairs: &'static [&'static str],
     rw: &'static str,
 }
@@ -19,16 +19,26 @@ struct Scenario {
 const OURS: &[&str] = &["kernel → ours", "kernel → ours,busy"];
 /// TLS whose records the kernel handles, on both sides.
 const TLS: &[&str] = &["ours → ours,TLS-kernel", "kernel → ours,TLS"];
-const SCENARIOS: [Scenario; 4] = [
+const VHOST: &[&str] = &["vhost → memory"];
+const FAILOVER: &[&str] = &["ublk → pair"];
+const SCENARIOS: [Scenario; 6] = [
     Scenario { name: "figures-rxe", goal: Goal { least: 1.0, aim: 1.3 }, pairs: OURS, rw: "randread" },
     Scenario { name: "figures-tcp", goal: Goal { least: 1.0, aim: 1.2 }, pairs: OURS, rw: "randread" },
     Scenario { name: "figures-tls", goal: Goal { least: 0.5, aim: 0.8 }, pairs: TLS, rw: "" },
     Scenario { name: "figures-ublk", goal: Goal { least: 1.0, aim: 1.0 }, pairs: &[], rw: "" },
+    Scenario {
+        name: "figures-vhost",
+        goal: Goal { least: 0.3, aim: 0.6 },
+        pairs: VHOST,
+        rw: "randread 4k 32",
+    },
+    Scenario { name: "figures-failover", goal: Goal { least: 1.0, aim: 0.5 }, pairs: FAILOVER, rw: "gap" },
 ];
 /// Rounds of each scenario.
 pub(super) const ROUNDS: usize = 5;
 /// The pairs that others are compared with: the first of a line.
-const BASES: [&str; 3] = ["kernel → kernel", "ours → ours", "kernel → ours"];
+const BASES: [&str; 5] =
+    ["kernel → kernel", "ours → ours", "kernel → ours", "virtio → memory", "kernel → pair"];
 
 /// Runs the scenarios.
 pub(super) fn measure() -> Result<Vec<Entry>> {
@@ -42,17 +52,19 @@ pub(super) fn measure() -> Result<Vec<Entry>> {
 }
 
 /// Parses `rxe, randread 4k 1: kernel → kernel 900,800 IOPS (1.00); kernel → ours 990,880 IOPS (1.10); …`, with a figure
-/// of each round; each pair is compared with the first, round by round.
+/// of each round, or the same with `ms`; each pair is compared with the first, round by round.
 fn entries(line: &str, scenario: &Scenario) -> Option<Vec<Entry>> {
     let (work, figures) = line.split_once(": ")?;
     let (over, work) = work.split_once(", ")?;
-    let figures: Vec<(&str, Vec<f64>)> = figures.split(';').map(figure).collect::<Option<_>>()?;
+    let (unit, name) = if figures.contains(" ms") { (Unit::Pause, " ms") } else { (Unit::Iops, " IOPS") };
+    let figures: Vec<(&str, Vec<f64>)> =
+        figures.split(';').map(|text| figure(text, name)).collect::<Option<_>>()?;
     let ((first, base), others) = figures.split_first()?;
     let peer = BASES.into_iter().find(|name| name == first)?;
     let spread = |iops: &[f64]| Spread::of(iops.iter().copied());
     let others = others.iter().map(|(pair, iops)| Entry {
         what: format!("kernel lab on {over}, {work}: {pair}"),
-        unit: Unit::Iops,
+        unit,
         ours: spread(iops),
         peer: Some(peer),
         theirs: spread(base),
@@ -64,8 +76,8 @@ fn entries(line: &str, scenario: &Scenario) -> Option<Vec<Entry>> {
 }
 
 /// Parses `kernel → ours 990,880 IOPS (1.10)`.
-fn figure(text: &str) -> Option<(&str, Vec<f64>)> {
-    let (pair, iops) = text.trim().split_once(" IOPS")?.0.rsplit_once(' ')?;
+fn figure<'a>(text: &'a str, unit: &str) -> Option<(&'a str, Vec<f64>)> {
+    let (pair, iops) = text.trim().split_once(unit)?.0.rsplit_once(' ')?;
     Some((pair, iops.split(',').map(|iops| iops.parse().ok()).collect::<Option<_>>()?))
 }
 
@@ -94,6 +106,10 @@ mod tests {
         let read = entries(line, &SCENARIOS[3]).unwrap();
         assert_eq!(read[0].what, "kernel lab on rxe, randread 4k 1: ublk → ours");
         assert_eq!((read[0].peer, read[0].status()), (Some("kernel → ours"), None));
+        let line = "tcp, gap between completions, target killed: kernel → pair 60,80 ms (1.00); ublk → pair 30,60 ms (0.62)";
+        let read = entries(line, &SCENARIOS[5]).unwrap();
+        assert_eq!(read[0].what, "kernel lab on tcp, gap between completions, target killed: ublk → pair");
+        assert_eq!((read[0].unit, read[0].status()), (Unit::Pause, Some(GoalStatus::Met)), "less is better");
     }
 
     #[test]

@@ -63,7 +63,8 @@ pub(crate) struct Bench {
     /// Cores of the target and of the initiator
     #[arg(long, default_value = "0,1")]
     cores: Cores,
-    /// Also run the kernel lab's scenarios figures-rxe, figures-tcp, figures-tls and figures-ublk
+    /// Also run the kernel lab's scenarios figures-rxe, figures-tcp, figures-tls, figures-ublk, figures-vhost
+    /// and figures-failover
     #[arg(long)]
     lab: bool,
     /// Write HTML pages with plots of nvmf-bench's last rounds into this folder

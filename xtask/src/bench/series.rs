@@ -5,6 +5,8 @@
 pub(super) enum Unit {
     /// Nanoseconds of a round trip: less is better.
     RoundTrip,
+    /// Milliseconds in which nothing was done: less is better.
+    Pause,
     /// Operations per second.
     Iops,
     /// Bytes per second.
@@ -20,6 +22,7 @@ impl Unit {
     pub(super) fn show(self, figure: f64) -> String {
         match self {
             Self::RoundTrip => format!("{:.1} µs", figure / 1e3),
+            Self::Pause => format!("{figure:.0} ms"),
             Self::Iops if figure >= 1e4 => format!("{:.0} k/s", figure / 1e3),
             Self::Iops => format!("{figure:.0} /s"),
             Self::Bandwidth => format!("{:.2} GB/s", figure / 1e9),

@@ -11,6 +11,7 @@ use core::fmt;
 use nvmf_tests::process;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -75,6 +76,9 @@ impl fmt::Display for Verdict {
 /// initiator would pay it twice a command, and one that runs in the initiator's own interrupts never.
 const POLL_WHEN_IDLE: &str = "idle=poll";
 
+/// Bytes of the virtio disk beside one that `nvmf serve-vhost` serves.
+const BESIDE_LEN: u64 = 256 << 20;
+
 /// Outcome of a scenario.
 pub(super) struct Outcome {
     pub(super) verdict: Verdict,
@@ -97,7 +101,7 @@ struct Boot<'a> {
     system: System,
     /// With an empty NVMe drive.
     nvme: bool,
-    /// With a disk that `nvmf serve-vhost` serves.
+    /// With a disk that `nvmf serve-vhost` serves, and a virtio disk on a file in memory.
     vhost: bool,
     two_machines: bool,
     script: &'a Path,
@@ -109,6 +113,8 @@ pub(super) struct Guest {
     second: Option<Second>,
     host: Host,
     folder: PathBuf,
+    /// The file of a disk, which has no name and goes with this.
+    _memory: Option<fs::File>,
 }
 
 impl Drop for Guest {
@@ -128,7 +134,8 @@ impl Guest {
             let boot = Boot {
                 image,
                 kernel: case.kernel,
-                options: if scenario.alone { POLL_WHEN_IDLE } else { "" },
+                // With a disk from the host, idle processors leave the host's to who serves it.
+                options: if scenario.alone && !scenario.vhost { POLL_WHEN_IDLE } else { "" },
                 system,
                 nvme: scenario.nvme,
                 vhost: scenario.vhost,
@@ -183,6 +190,8 @@ impl Guest {
             ],
         )?;
         let socket = share.join("vhost.sock");
+        let memory = boot.vhost.then(|| memory_file(BESIDE_LEN)).transpose()?;
+        let memory_path = memory.as_ref().map(path_of);
         if boot.vhost {
             host.prepare("vhost_start")?;
         }
@@ -195,7 +204,7 @@ impl Guest {
             share: &share,
             port: Some(guest_port),
             nvme: boot.nvme,
-            vhost: boot.vhost.then_some(&socket),
+            vhost: memory_path.as_deref().map(|path| (&*socket, path)),
             number: boot.two_machines.then_some(1),
         };
         let second = boot.two_machines.then(|| Second::start(machine)).transpose()?;
@@ -204,7 +213,7 @@ impl Guest {
             emulator.stdin(Stdio::null());
         }
         let emulator = emulator.stdout(output).spawn().context("cannot start qemu-system-x86_64")?;
-        Ok(Self { emulator, second, host, folder })
+        Ok(Self { emulator, second, host, folder, _memory: memory })
     }
 
     /// Reads the guest's output until it ends; `None` if it ended before the scenario started.
@@ -276,6 +285,18 @@ impl Guest {
             _ => Verdict::GuestEnded,
         }
     }
+}
+
+/// A file of this length in the host's memory, which has no name.
+fn memory_file(len: u64) -> Result<fs::File> {
+    let file = tempfile::tempfile_in("/dev/shm").context("cannot make a file in /dev/shm")?;
+    file.set_len(len)?;
+    Ok(file)
+}
+
+/// The name of an open file for other processes, as long as this one has it open.
+fn path_of(file: &fs::File) -> PathBuf {
+    PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()))
 }
 
 /// Opens a root shell in a guest, on this terminal.

@@ -36,8 +36,8 @@ pub(super) struct Machine<'a> {
     pub(super) port: Option<u16>,
     /// With an empty NVMe drive.
     pub(super) nvme: bool,
-    /// The socket of a disk that `nvmf serve-vhost` serves.
-    pub(super) vhost: Option<&'a Path>,
+    /// The socket of a disk that `nvmf serve-vhost` serves, and the file of a virtio disk beside it.
+    pub(super) vhost: Option<(&'a Path, &'a Path)>,
     /// Its number, 1 or 2, on the network of two machines.
     pub(super) number: Option<u8>,
 }
@@ -81,13 +81,15 @@ impl Machine<'_> {
                 ])
                 .args(["-device", "nvme,drive=nvme,serial=lab,mdts=5"]);
         }
-        if let Some(socket) = self.vhost {
+        if let Some((socket, file)) = self.vhost {
             let chardev = format!("socket,id=vhost,path={},reconnect=1", socket.display());
             // Behind the root disk, which is to be the first.
             command
                 .args(["-object", "memory-backend-memfd,id=memory,size=3072M,share=on"])
                 .args(["-machine", "memory-backend=memory", "-chardev", &chardev])
-                .args(["-device", "vhost-user-blk-pci,chardev=vhost,num-queues=2,addr=0x1e"]);
+                .args(["-device", "vhost-user-blk-pci,chardev=vhost,num-queues=2,addr=0x1e"])
+                .args(["-drive", &format!("file={},if=none,id=beside,format=raw", file.display())])
+                .args(["-device", "virtio-blk-pci,drive=beside,num-queues=2,addr=0x1d"]);
         }
         if let Some(number) = self.number {
             let socket = |of: u8| self.folder.join(format!("lan{of}")).display().to_string();

@@ -19,10 +19,11 @@ const SECONDS: u64 = 120;
 /// # Quick: yes                             `cargo xtask test` runs it (optional)
 /// # Seconds: 240                           time limit (optional)
 /// # Alone: yes                             it measures: no other scenario runs at the same time, and idle processors
-///                                          of the guest poll (optional)
+///                                          of the guest poll, unless it has a disk from the host (optional)
 /// # Drive: nvme                          the guest has an empty NVMe drive of 512 MiB (optional)
 /// # Disk: vhost                         `vhost_start` of host.sh runs before the guest boots, which has the disk of
-///                                          its socket, vhost.sock (optional)
+///                                          its socket, vhost.sock, of 512 MiB, and a virtio disk of 256 MiB on a
+///                                          file in memory (optional)
 /// # Machines: 2                            a second machine runs what the first one asks for (optional)
 /// # System: systemd                      it runs under systemd, with the Debian packages (optional)
 /// # Known: kernel BUG at some/file.c       a known bug of the guest's kernel: the scenario is repeated (optional)
@@ -40,7 +41,7 @@ pub(crate) struct Scenario {
     pub(crate) systemd: bool,
     /// The guest has an NVMe drive.
     pub(crate) nvme: bool,
-    /// The guest has a disk that `nvmf serve-vhost` serves.
+    /// The guest has a disk that `nvmf serve-vhost` serves, and a virtio disk on a file in memory.
     pub(crate) vhost: bool,
     /// Has a second machine.
     pub(crate) two_machines: bool,
