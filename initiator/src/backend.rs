@@ -148,7 +148,7 @@ impl<T: Transport> RemoteBackend<T> {
             start: Instant::now(),
             regions: 0,
             free_regions: Vec::new(),
-            log: Log::default(),
+            log: Log::of(options.nqn),
             happened: 1,
             reconnects: 0,
             was_fenced: false,

@@ -131,7 +131,7 @@ pub(crate) struct Engine<T: Transport> {
 
 impl<T: Transport> Engine<T> {
     /// Around a driver that takes `operations` at once.
-    pub(crate) fn new(driver: Driver<T>, operations: usize, observers: Observers) -> Self {
+    pub(crate) fn new(driver: Driver<T>, operations: usize, log: Log, observers: Observers) -> Self {
         Self {
             driver,
             observers,
@@ -141,7 +141,7 @@ impl<T: Transport> Engine<T> {
             free: (0..operations).rev().collect(),
             backlog: VecDeque::new(),
             incoming: VecDeque::new(),
-            log: Log::default(),
+            log,
             admin: HashMap::new(),
             next_admin: 0,
             closing: Vec::new(),

@@ -2,6 +2,7 @@
 
 use crate::driver::{Driver, DriverConfig, Factory, Route};
 use crate::engine::{Engine, FirstError, Observers};
+use crate::log::Log;
 use crate::shared_driver::SharedDriver;
 use crate::transport::Transport;
 use core::time::Duration;
@@ -26,6 +27,7 @@ pub(crate) fn run<T: Transport<Region: Send> + Send + 'static>(
 ) {
     let ending = Ending(shared_driver);
     let operations = config.operations as usize;
+    let log = Log::of(config.association.subsystem_nqn);
     let driver = transport()
         .map_err(FirstError::System)
         .and_then(|transport| Driver::new(transport, config, Duration::ZERO).map_err(FirstError::from));
@@ -39,7 +41,7 @@ pub(crate) fn run<T: Transport<Region: Send> + Send + 'static>(
     });
     match driver {
         Ok(driver) => {
-            ending.0.start(Box::new(Engine::new(driver, operations, observers)));
+            ending.0.start(Box::new(Engine::new(driver, operations, log, observers)));
             ending.0.drive_until_over();
         }
         Err(error) => refuse(&mut observers, error),

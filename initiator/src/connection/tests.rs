@@ -5,6 +5,7 @@ use crate::buffer::BufferPool;
 use crate::driver::Driver;
 use crate::driver::tests::target::{Disk, Target};
 use crate::engine::{Engine, Observers, SharedSnapshot};
+use crate::log::Log;
 use crate::shared_driver::SharedDriver;
 use crate::statistics::Counters;
 use crate::transport::Rdma;
@@ -69,7 +70,7 @@ impl Site {
             counters: Arc::clone(&counters),
             first: None,
         };
-        shared_driver.start(Box::new(Engine::new(driver, operations, observers)));
+        shared_driver.start(Box::new(Engine::new(driver, operations, Log::of(nqn), observers)));
         let pool = BufferPool::new(Arc::clone(&shared_driver));
         let opened = Mutex::default();
         let shared =

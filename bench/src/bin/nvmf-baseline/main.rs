@@ -49,7 +49,7 @@ enum Command {
     /// Measures a host with few outstanding reads next to one with many: `short` and `heavy`
     Neighbour(Box<neighbour::Neighbour>),
     /// Reads a disk by the library into a program's own memory: `seconds`
-    Read(read::Read),
+    Read(Box<read::Read>),
 }
 
 fn main() -> ExitCode {
