@@ -188,7 +188,7 @@ open_is_refused() {
 
 load() {
     fio --name=load --filename=$device --direct=1 --ioengine=libaio --rw=randwrite --bs=4k --iodepth=16 --size=32m \
-        --time_based=1 --runtime="$1" --verify=crc32c --do_verify=1 --verify_fatal=1 --verify_backlog=64 --rate_iops=400 --output=/run/load.log
+        --time_based=1 --runtime="$1" --verify=crc32c --do_verify=1 --verify_fatal=1 --verify_backlog=64 --rate_iops=400 --eta=never --output=/run/load.log
 }
 
 # No write is lost or fails; only `nvmf list` shows that the target was away.

@@ -18,7 +18,7 @@ ten_times() {
     load=$!
     for round in 1 2 3 4 5 6 7 8 9 10; do
         moment $round
-        "$1"
+        "$@"
         kill -0 $load || { cat /run/load.log; return 1; }
     done
     touch /run/stop

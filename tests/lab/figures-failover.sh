@@ -1,18 +1,26 @@
-# What: the pause under verified load when one of two targets with one disk dies or falls silent: ublk and the kernel's multipath
+# What: the pause under verified load when one of two paths is cut, or one of two targets with one disk dies or falls silent: ublk and the kernel's multipath
 # Seconds: 1800
 # Alone: yes
 . "$LAB/figures.sh"
 . "$LAB/pair.sh"
+. "$LAB/far.sh"
 over=tcp unit=ms
-ends='killed
-silent'
+# Where the targets listen.
+GUEST=0.0.0.0
+ends='path cut
+target killed
+target silent'
 
-# --- a disk with a path to each target, of the same host, with the same timers and policy
+# --- a disk with two paths, one over each link: to the same target, or to each of them. The same host, timers and policy
 
 options="--hostnqn=$HOSTNQN --hostid=$HOSTID -i 1 --keep-alive-tmo=2 --reconnect-delay=1 --ctrl-loss-tmo=600"
 
+# Of the second path. (The first one's is target 1's first.)
+port_for() { case $1 in path*) echo 4421 ;; target*) echo 4422 ;; esac; }
+
 kernel_connect() {
-    for port in 4420 4422; do nvme connect -t tcp -a "$GUEST" -s $port -n "$NQN" $options; done
+    nvme connect -t tcp -a $link_1 -s 4420 -n "$NQN" $options
+    nvme connect -t tcp -a $link_2 -s "$1" -n "$NQN" $options
     wait_for 50 kernel_disk
     echo round-robin | tee /sys/class/nvme-subsystem/nvme-subsys*/iopolicy >/dev/null
     kernel_disk >/run/device
@@ -32,7 +40,7 @@ kernel_disconnect() {
 }
 
 ublk_connect() {
-    nvmf attach -t tcp -a "$GUEST" -s 4420 --path "$GUEST:4422/tcp" -n "$NQN" $options --iopolicy round-robin --as ublk -o json >/run/attached.json
+    nvmf attach -t tcp -a $link_1 -s 4420 --path "$link_2:$1/tcp" -n "$NQN" $options --iopolicy round-robin --as ublk -o json >/run/attached.json
     jq -e '[.paths[] | select(.state == "live")] | length == 2' /run/attached.json || wait_for 50 ublk_has_two_paths
     jq -er .device /run/attached.json >/run/device
 }
@@ -40,36 +48,38 @@ ublk_has_two_paths() { nvmf list -o json | jq -e '[.disks[0].paths[] | select(.s
 
 ublk_disconnect() { nvmf detach "$(cat /run/device)"; }
 
-# --- how a target ends, and is there again
+# --- how a path ends, and is there again
 
-target_ends() {
+breaks() {
     case $1 in
-    killed) kill -9 "$(cat /run/target1.pid)" ;;
-    silent) kill -STOP "$(cat /run/target1.pid)" ;;
+    'path cut') cut_link 1 ;;
+    'target killed') kill -9 "$(cat /run/target1.pid)" ;;
+    'target silent') kill -STOP "$(cat /run/target1.pid)" ;;
     esac
 }
 
-target_is_back() {
+mends() {
     case $1 in
-    killed) start 1 ;;
-    silent) kill -CONT "$(cat /run/target1.pid)" ;;
+    'path cut') heal_link 1 ;;
+    'target killed') start 1 ;;
+    'target silent') kill -CONT "$(cat /run/target1.pid)" ;;
     esac
 }
 
 # `failover KIND END`: adds the longest time between two completions, and that of the longest operation.
 failover() {
-    $1_connect
+    $1_connect "$(port_for "$2")"
     fio --name=verify --filename="$(cat /run/device)" --rw=randwrite --bs=4k --iodepth=8 --ioengine=libaio --direct=1 --size=32m \
         --verify=crc32c --verify_backlog=64 --verify_fatal=1 --time_based --runtime=20 --rate_iops=400 --write_lat_log=/run/lat \
         >/run/load.log 2>&1 &
     load=$!
     sleep 4
-    target_ends "$2"
+    breaks "$2"
     wait $load || { cat /run/load.log; return 1; }
-    target_is_back "$2"
+    mends "$2"
     $1_disconnect
     # In the order of the completions: milliseconds, nanoseconds of the operation, ...
-    awk -F', ' -v of="$1/pair" -v end="target $2" '
+    awk -F', ' -v of="$1/pair" -v end="$2" '
         NR > 1 && $1 - last > gap { gap = $1 - last }
         $2 > longest { longest = $2 }
         { last = $1 }
@@ -82,18 +92,19 @@ round() {
     1) kinds='kernel ublk' ;;
     0) kinds='ublk kernel' ;;
     esac
-    for end in $ends; do
-        for kind in $kinds; do failover $kind $end; done
+    echo "$ends" | while read -r end; do
+        for kind in $kinds; do failover $kind "$end" </dev/null || return 1; done
     done
 }
 
 modprobe -a nvme-tcp ublk_drv
+must 'two links' links
 must 'disk' disks
 for target in 1 2; do
     configure $target optimized
     must "target $target starts" start $target
 done
 rounds
-works="$(for what in 'gap between completions' 'longest operation'; do for end in $ends; do echo "$what, target $end"; done; done)"
+works=$(for what in 'gap between completions' 'longest operation'; do echo "$ends" | sed "s/^/$what, /"; done)
 report kernel/pair ublk/pair
 finish

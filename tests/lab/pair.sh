@@ -33,8 +33,9 @@ configure() {
     mv "/run/target$1.new" "/run/target$1.toml"
 }
 
+# In the network namespace that the scenario has them in, if any.
 start() {
-    nvmf-target serve --config "/run/target$1.toml" >>"/run/target$1.log" 2>&1 &
+    ${in_far:-} nvmf-target serve --config "/run/target$1.toml" >>"/run/target$1.log" 2>&1 &
     echo $! >"/run/target$1.pid"
     wait_for 50 nvmf-target ctl --socket "/run/control$1" status
 }
