@@ -26,13 +26,13 @@ const SCENARIOS: [Scenario; 6] = [
     Scenario { name: "figures-tcp", goal: Goal { least: 1.0, aim: 1.2 }, pairs: OURS, rw: "randread" },
     Scenario { name: "figures-tls", goal: Goal { least: 0.5, aim: 0.8 }, pairs: TLS, rw: "" },
     Scenario { name: "figures-ublk", goal: Goal { least: 1.0, aim: 1.0 }, pairs: &[], rw: "" },
+    Scenario { name: "figures-vhost", goal: Goal { least: 0.3, aim: 0.6 }, pairs: VHOST, rw: "randread" },
     Scenario {
-        name: "figures-vhost",
-        goal: Goal { least: 0.3, aim: 0.6 },
-        pairs: VHOST,
-        rw: "randread 4k 32",
+        name: "figures-failover",
+        goal: Goal { least: 1.0, aim: 0.5 },
+        pairs: FAILOVER,
+        rw: "gap between completions, path cut",
     },
-    Scenario { name: "figures-failover", goal: Goal { least: 1.0, aim: 0.5 }, pairs: FAILOVER, rw: "gap" },
 ];
 /// Rounds of each scenario.
 pub(super) const ROUNDS: usize = 5;
@@ -106,9 +106,9 @@ mod tests {
         let read = entries(line, &SCENARIOS[3]).unwrap();
         assert_eq!(read[0].what, "kernel lab on rxe, randread 4k 1: ublk → ours");
         assert_eq!((read[0].peer, read[0].status()), (Some("kernel → ours"), None));
-        let line = "tcp, gap between completions, target killed: kernel → pair 60,80 ms (1.00); ublk → pair 30,60 ms (0.62)";
+        let line = "tcp, gap between completions, path cut: kernel → pair 60,80 ms (1.00); ublk → pair 30,60 ms (0.62)";
         let read = entries(line, &SCENARIOS[5]).unwrap();
-        assert_eq!(read[0].what, "kernel lab on tcp, gap between completions, target killed: ublk → pair");
+        assert_eq!(read[0].what, "kernel lab on tcp, gap between completions, path cut: ublk → pair");
         assert_eq!((read[0].unit, read[0].status()), (Unit::Pause, Some(GoalStatus::Met)), "less is better");
     }
 
