@@ -5,6 +5,7 @@
 # `target_start NQN [tcp [HOSTNQN KEY]]`: starts our target on 127.0.0.1, over userspace iWARP or NVMe/TCP, with TLS if a
 # host's key is given. Its disk is DISK, a line of its configuration, else a file that stays when the target is killed.
 target_start() {
+    disk=${DISK:-"path = \"$PWD/disk.img\""}
     case ${2:-iwarp} in
     tcp) carried='transport = "tcp"' ;;
     *) carried='provider = "iwarp"' ;;
@@ -32,7 +33,7 @@ allow_any_host = true
 
 [[subsystem.namespace]]
 nsid = 1
-${DISK:-path = "$PWD/disk.img"}
+$disk
 CONFIG
     target_serve
 }
