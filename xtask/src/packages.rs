@@ -75,13 +75,24 @@ pub(crate) fn can_install() -> bool {
 }
 
 /// Makes sure that all of this is there: installs what is missing where that is possible (root, with apt), else says
-/// what to install. Whoever needs several lists asks for them in one call, because packages that are asked for one after another can
-/// displace each other where their versions conflict.
+/// what to install. Whoever needs several lists asks for them in one call, because packages that are asked for one
+/// after another can displace each other where their versions conflict. For the same reason it looks once more after it
+/// has installed something: a package that was there in another version may have made way.
 pub(crate) fn ensure(needs: &[&[Need]]) -> Result<()> {
-    let missing = missing(needs);
-    if missing.is_empty() {
-        return Ok(());
+    for _ in 0..2 {
+        let missing = missing(needs);
+        if missing.is_empty() {
+            return Ok(());
+        }
+        install(&missing)?;
     }
+    match &missing(needs)[..] {
+        [] => Ok(()),
+        missing => bail!("these packages exclude others that are needed, too: {}", missing.join(" ")),
+    }
+}
+
+fn install(missing: &[&str]) -> Result<()> {
     let command = format!("apt-get install --yes --no-install-recommends {}", missing.join(" "));
     if !can_install() {
         bail!(
@@ -94,7 +105,7 @@ pub(crate) fn ensure(needs: &[&[Need]]) -> Result<()> {
     install
         .env("DEBIAN_FRONTEND", "noninteractive")
         .args(["install", "-qq", "--yes", "--no-install-recommends"])
-        .args(&missing);
+        .args(missing);
     step::run(&command, &mut install)
 }
 
