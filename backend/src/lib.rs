@@ -1,4 +1,4 @@
-//! Storage backend: files, block devices, memory and null disks.
+//! Storage backend: files, block devices, Ceph's RBD images, memory and null disks.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -13,6 +13,7 @@
 //! |---|---|---|---|
 //! | file | yes; a flush is `fdatasync` | punches holes, reads zeroes | 4096; 512 if the size requires it |
 //! | block device | as the kernel says; yes through the page cache | where the device can | its logical block size |
+//! | RBD image | no, unless it is configured with `rbd_cache` | by object | 4096; 512 if the size requires it |
 //! | NVMe drive | as the drive says | where the drive can | its logical block size |
 //! | memory | no | zeroes | likewise |
 //! | null | no | does nothing | likewise |
@@ -30,6 +31,7 @@ pub mod uring;
 
 pub use devices::{DEVICES_MAX, Devices, DevicesError, DevicesOptions, Hung, WatchId};
 pub use disk::{
-    Disk, DiskSpec, FailedOperation, Failure, Health, Identity, IdentitySource, OpenError, Thermometer,
+    Disk, DiskSpec, FailedOperation, Failure, Health, Identity, IdentitySource, ImageSource, OpenError,
+    Presence, Thermometer,
 };
 pub use uring::{RingError, Unpinned};

@@ -15,6 +15,7 @@ pub(crate) fn errno(error: BlockError) -> i32 {
         BlockError::CompareFailed => Errno::EILSEQ as i32,
         BlockError::Unsupported => Errno::EOPNOTSUPP as i32,
         BlockError::Gone => Errno::ENODEV as i32,
+        BlockError::Path => Errno::ENOLINK as i32,
         BlockError::Aborted => Errno::ETIMEDOUT as i32,
         BlockError::ReservationConflict => Errno::EBADE as i32,
         BlockError::Os(errno) => errno,

@@ -98,7 +98,7 @@ pub(crate) fn errno(error: &Error) -> c_int {
             BlockError::ReadOnly => libc::EROFS,
             BlockError::NoSpace => libc::ENOSPC,
             BlockError::Unsupported => libc::EOPNOTSUPP,
-            BlockError::Gone => libc::ENOLINK,
+            BlockError::Gone | BlockError::Path => libc::ENOLINK,
             BlockError::Aborted => libc::ETIMEDOUT,
             BlockError::CompareFailed => libc::EILSEQ,
             BlockError::ReservationConflict => libc::EBADE,

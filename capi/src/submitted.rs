@@ -299,7 +299,7 @@ fn reason(error: &Error) -> (u32, u32) {
             BlockError::CompareFailed => 8,
             BlockError::NotCompared => 9,
             BlockError::Unsupported => 10,
-            BlockError::Gone => 11,
+            BlockError::Gone | BlockError::Path => 11,
             BlockError::Aborted => 12,
             BlockError::ReservationConflict => 13,
             BlockError::Device(status) => return (14, (*status).into()),

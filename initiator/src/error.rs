@@ -244,6 +244,7 @@ impl Error {
                 | BlockError::Medium
                 | BlockError::CacheLost
                 | BlockError::Gone
+                | BlockError::Path
                 | BlockError::Aborted
                 | BlockError::Device(_)
                 | BlockError::Os(_) => Effect::Unknown,
@@ -274,7 +275,7 @@ impl Error {
                 BlockError::NoSpace => ErrorKind::StorageFull,
                 BlockError::CompareFailed => ErrorKind::InvalidData,
                 BlockError::Unsupported => ErrorKind::Unsupported,
-                BlockError::Gone => ErrorKind::NotConnected,
+                BlockError::Gone | BlockError::Path => ErrorKind::NotConnected,
                 BlockError::Aborted => ErrorKind::ConnectionAborted,
                 BlockError::ReservationConflict => ErrorKind::ResourceBusy,
                 BlockError::Os(errno) => io::Error::from_raw_os_error(*errno).kind(),

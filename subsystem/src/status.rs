@@ -44,6 +44,8 @@ pub(crate) fn of_block_error(error: BlockError, direction: Direction) -> Status 
         // The device was detached. Another one may get its NSID, and a command that was meant for this one must not
         // reach it.
         BlockError::Gone => INVALID_NAMESPACE,
+        // Hosts try it on another path, or again; never is it taken for a fault of the medium.
+        BlockError::Path => Status::INTERNAL_PATH_ERROR,
         BlockError::Aborted => Status::ABORTED_BY_REQUEST,
         BlockError::ReservationConflict => RESERVATION_CONFLICT,
         // As the drive gave it.
@@ -72,6 +74,8 @@ mod tests {
             (BlockError::NotCompared, Write, (2, 0x81), true),
             (BlockError::Unsupported, Write, (0, 0x01), false),
             (BlockError::Gone, Read, (0, 0x0b), false),
+            (BlockError::Path, Read, (3, 0x00), true),
+            (BlockError::Path, Write, (3, 0x00), true),
             (BlockError::Aborted, Write, (0, 0x07), true),
             (BlockError::ReservationConflict, Write, (0, 0x83), false),
             (BlockError::Os(5), Write, (0, 0x06), true),

@@ -22,12 +22,17 @@ impl Devices {
     /// Passes a command of operation `index` on.
     pub(super) fn push(&mut self, index: usize, slot: u32, command: Command) {
         match self.drive(slot) {
+            None if self.is_image(slot) => self.push_to_image(index, slot, command),
             None => self.ring.push(index, slot, command),
             Some(drive) => {
                 let ring = self.drives.as_mut().expect("it was made for the drive");
                 ring.push_nvme(index, slot, drive, command);
             }
         }
+    }
+
+    fn is_image(&self, slot: u32) -> bool {
+        self.devices[slot as usize].as_ref().is_some_and(|device| device.image().is_some())
     }
 
     fn drive(&self, slot: u32) -> Option<Namespace> {

@@ -37,7 +37,7 @@ impl Device {
         // Mostly there are none.
         !self.locked.is_empty()
             && op.writes()
-            && !matches!(op, BlockOp::CompareAndWrite { .. })
+            && (!matches!(op, BlockOp::CompareAndWrite { .. }) || self.compares_and_writes(op))
             && op.range().is_some_and(|range| self.locked.iter().any(|locked| locked.range.overlaps(range)))
     }
 }

@@ -2,6 +2,7 @@
 
 mod at_once;
 mod drives;
+mod images;
 mod locking;
 mod operation;
 mod sharing;
@@ -13,6 +14,7 @@ use crate::uring::file::{FileOperation, Next};
 use crate::uring::nvme::Namespace;
 use crate::uring::{FILES_MAX, NvmeRing, Ring, RingError, Unpinned};
 use at_once::AtOnce;
+use images::Images;
 use locking::{AwaitsLock, LockedRange};
 use nvmf_block::{
     Backend, BlockError, BlockOp, BlockRange, BorrowedRead, Completion, DeviceId, Full, Geometry, RegionId,
@@ -114,6 +116,13 @@ struct Device {
     closing: bool,
 }
 
+impl Device {
+    /// Whether it takes operations.
+    fn is_there(&self) -> bool {
+        !self.closing && self.image().is_none_or(|disk| !disk.image.is_removed())
+    }
+}
+
 impl Drop for Device {
     fn drop(&mut self) {
         self.disk.locks.leave(self.member);
@@ -157,6 +166,8 @@ pub struct Devices {
     ring: Ring,
     /// Likewise; it is made for the first NVMe drive.
     drives: Option<Box<NvmeRing>>,
+    /// Likewise, for the first image.
+    images: Option<Box<Images>>,
     devices: Vec<Option<Device>>,
     /// The number of devices, including closing ones.
     attached: usize,
@@ -198,6 +209,7 @@ impl Devices {
         Ok(Self {
             ring,
             drives: None,
+            images: None,
             devices: Vec::new(),
             attached: 0,
             operations: (0..depth).map(|_| None).collect(),
@@ -236,17 +248,20 @@ impl Devices {
                 self.set_drive(id, file.file.as_raw_fd())?;
             }
         }
+        if let Kind::Image(_) = &disk.0.kind {
+            self.prepare_for_images()?;
+        }
         if self.devices.len() <= index {
             self.devices.resize_with(index + 1, || None);
         }
         let memory = match &disk.0.kind {
             // Borrowed reads count references: each worker has its own counter.
             Kind::Ram(disk) => Some(disk.memory().share()),
-            Kind::File(_) | Kind::Null => None,
+            Kind::File(_) | Kind::Image(_) | Kind::Null => None,
         };
         let drive = match &disk.0.kind {
             Kind::File(file) => file.drive.as_ref().map(|drive| drive.namespace),
-            Kind::Ram(_) | Kind::Null => None,
+            Kind::Image(_) | Kind::Ram(_) | Kind::Null => None,
         };
         let disk = Arc::clone(&disk.0);
         let (member, locked) = disk.locks.join(id, &self.mail);
@@ -302,6 +317,7 @@ impl Devices {
             drives.drain(timeout, |event| operations[event.index] = None);
         }
         self.drain_sharers(deadline);
+        self.drain_images(deadline);
         let left: Vec<_> = self.operations.iter().flatten().map(|operation| operation.device).collect();
         if left.is_empty() {
             return Ok(());
@@ -371,7 +387,8 @@ impl Devices {
     /// stays readable ends every wait.
     pub fn wait(&mut self, timeout: Option<Duration>) {
         let of_drives = self.drives.as_ref().is_some_and(|drives| drives.has_reaped());
-        if self.ready.is_empty() && self.at_once.is_empty() && !self.mail.any() && !of_drives {
+        let is_idle = self.ready.is_empty() && self.at_once.is_empty() && !self.mail.any() && !of_drives;
+        if is_idle && self.may_sleep_for_images() {
             if let Some(drives) = &mut self.drives {
                 drives.submit();
             }
@@ -402,7 +419,7 @@ impl Devices {
 
     /// Starts an operation. `Some`: it is complete already.
     fn start(&mut self, tag: Tag, id: DeviceId, op: BlockOp) -> Option<Result<(), BlockError>> {
-        let Some(device) = self.device(id).filter(|device| !device.closing) else {
+        let Some(device) = self.device(id).filter(|device| device.is_there()) else {
             return Some(Err(BlockError::Gone));
         };
         let (start, len) = match self.check(device, &op) {
@@ -413,8 +430,10 @@ impl Devices {
             if range.blocks == 0 {
                 return Some(Ok(()));
             }
-            self.await_lock(tag, id, op, start, len);
-            return None;
+            if !device.compares_and_writes(&op) {
+                self.await_lock(tag, id, op, start, len);
+                return None;
+            }
         }
         if let BlockOp::Share { source, range, from, .. } = op
             && !self.may_share(source, id, BlockRange::new(from, range.blocks))
@@ -442,11 +461,21 @@ impl Devices {
                 self.at_once.push_back(AtOnce::new(tag, slot, op, start, len, lock));
             }
             Kind::Null => self.at_once.push_back(AtOnce::new(tag, slot, op, start, len, lock)),
-            Kind::File(file) => {
-                let aligned = op.buffer().is_none_or(|b| b.offset.is_multiple_of(file.memory_alignment));
-                let (file, next) = match device.drive {
-                    None => FileOperation::new(op, start, len, aligned, file.direct),
-                    Some(drive) => FileOperation::on_nvme(op, start, len, aligned, drive),
+            kind @ (Kind::File(_) | Kind::Image(_)) => {
+                let (file, next) = match kind {
+                    Kind::File(file) => {
+                        let aligned =
+                            op.buffer().is_none_or(|b| b.offset.is_multiple_of(file.memory_alignment));
+                        match device.drive {
+                            None => FileOperation::new(op, start, len, aligned, file.direct),
+                            Some(drive) => FileOperation::on_nvme(op, start, len, aligned, drive),
+                        }
+                    }
+                    Kind::Image(image) => {
+                        let native = lock.is_none() && device.compares_and_writes(&op);
+                        FileOperation::on_image(op, start, len, native, image.direct)
+                    }
+                    Kind::Ram(_) | Kind::Null => unreachable!("they are above"),
                 };
                 if let Next::Done(result) = next {
                     return Some(result);
@@ -571,6 +600,7 @@ impl Backend for Devices {
         if self.drives.is_some() {
             self.poll_all_drives(completions);
         }
+        self.poll_images(completions);
         // Operations of several steps have pushed new entries.
         self.submit_all();
     }

@@ -16,7 +16,7 @@ impl Devices {
         let (source, to) = (device(source)?, device(to)?);
         let place = |device: &Device| match &device.disk.kind {
             Kind::File(file) => file.place,
-            Kind::Ram(_) | Kind::Null => None,
+            Kind::Image(_) | Kind::Ram(_) | Kind::Null => None,
         };
         let (from, at) = (place(source)?, place(to)?);
         let block_size = to.disk.geometry.block_size;

@@ -79,6 +79,9 @@ pub enum OpenError {
         /// Its generic device.
         path: PathBuf,
     },
+    /// An image, or its cluster.
+    #[error(transparent)]
+    Ceph(#[from] nvmf_rados::Error),
     /// Not enough memory for a memory disk.
     #[error("cannot have {bytes} bytes of memory for a memory disk")]
     Memory {

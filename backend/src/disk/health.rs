@@ -41,6 +41,9 @@ impl fmt::Display for Failure {
         }
         match self.errno {
             STATUS.. => write!(f, " failed: NVMe status {:#x} of the drive", self.errno - STATUS),
+            libc::ESHUTDOWN => {
+                write!(f, " failed: this machine was fenced, or its connection to the device was shut down")
+            }
             0 => write!(f, " failed: the device is shorter than it was when it was opened"),
             errno => write!(f, " failed: {}", io::Error::from_raw_os_error(errno)),
         }

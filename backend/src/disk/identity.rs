@@ -12,6 +12,8 @@
 //!   restarts, renaming and moving to another port. Devices without any of these have none.
 //! - **Generic device of an NVMe drive:** that of the block device of the same namespace.
 //! - **Loop device:** that of its file, or derived from it if it begins at an offset.
+//! - **RBD image:** derived from the cluster's fsid, the pool's number, the image's id and the snapshot's number. Stable over
+//!   restarts and renames; an image that is made anew under the name is another.
 //! - **Memory, null:** random, new at each opening, shared by the clones of a [`Disk`](super::Disk).
 //!
 //! A copy that keeps attributes (`cp -a`, `rsync -X`, a snapshot of the file system) has the same UUID. Before both
@@ -53,6 +55,8 @@ pub enum IdentitySource {
     Inode,
     /// The block device's WWID, device-mapper UUID or MD UUID, with the start of the partition.
     Device,
+    /// The id of an RBD image, with its pool and cluster.
+    Image,
     /// Random, for memory and null disks.
     Random,
 }
@@ -77,6 +81,11 @@ impl Identity {
 
 fn derived(source: IdentitySource, from: &str) -> Identity {
     Identity { uuid: Uuid::new_v5(&NAMESPACE, from.as_bytes()), source }
+}
+
+/// The identity of an RBD image.
+pub(super) fn of_image(name: &str) -> Identity {
+    derived(IdentitySource::Image, &format!("rbd:{name}"))
 }
 
 /// The identity of a disk that does not outlive the process.

@@ -8,6 +8,7 @@ mod identity;
 pub mod image;
 pub(crate) mod nvme;
 mod range_locks;
+pub(crate) mod rbd;
 pub(crate) mod sharing;
 mod temperature;
 
@@ -17,6 +18,7 @@ pub use health::{FailedOperation, Failure, Health};
 pub use identity::{Identity, IdentitySource};
 use nvmf_block::Geometry;
 pub(crate) use range_locks::{LockId, Mail, MemberId, Note, RangeLocks};
+pub use rbd::{ImageSource, Presence};
 use rustix::fs::OFlags;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
@@ -40,6 +42,8 @@ pub enum DiskSpec {
         /// If it does not exist: create a sparse file of this many bytes.
         create: Option<u64>,
     },
+    /// An image of a Ceph cluster.
+    Rbd(ImageSource),
     /// Zeroed memory, freed with the last handle.
     Memory {
         /// Bytes.
@@ -71,6 +75,7 @@ pub(crate) struct Inner {
 #[derive(Debug)]
 pub(crate) enum Kind {
     File(FileDisk),
+    Image(rbd::ImageDisk),
     Ram(RamDisk),
     Null,
 }
@@ -108,6 +113,13 @@ impl FileDisk {
         options.custom_flags((flags & OFlags::DIRECT).bits().cast_signed());
         options.open(path).map(Some)
     }
+
+    /// The same open file once more.
+    fn try_clone(&self) -> io::Result<Self> {
+        let drive = self.drive.as_ref().map(nvme::Drive::try_clone).transpose()?;
+        let Self { memory_alignment, direct, place, below, .. } = *self;
+        Ok(Self { file: self.file.try_clone()?, memory_alignment, direct, drive, place, below })
+    }
 }
 
 impl Disk {
@@ -119,6 +131,7 @@ impl Disk {
     pub fn open(spec: &DiskSpec, block_size: Option<u32>, read_only: bool) -> Result<Self, OpenError> {
         let (kind, mut geometry) = match spec {
             DiskSpec::Path { path, create } => open_path(path, *create, block_size, read_only)?,
+            DiskSpec::Rbd(source) => rbd::open(source, block_size, read_only)?,
             DiskSpec::Memory { size } => {
                 let geometry = whole_blocks("the memory disk", *size, block_size, 512)?;
                 let ram = RamDisk::new(*size).map_err(|_| OpenError::Memory { bytes: *size })?;
@@ -126,7 +139,7 @@ impl Disk {
             }
             DiskSpec::Null { size } => (Kind::Null, whole_blocks("the null disk", *size, block_size, 512)?),
         };
-        geometry.read_only = read_only;
+        geometry.read_only |= read_only;
         Ok(Self::new(kind, geometry))
     }
 
@@ -159,6 +172,7 @@ impl Disk {
     pub fn identity(&self) -> io::Result<Option<Identity>> {
         match &self.0.kind {
             Kind::File(file) => identity::of_file(&file.file, !self.0.geometry.read_only),
+            Kind::Image(disk) => Ok(Some(identity::of_image(&disk.image.identity()))),
             Kind::Ram(_) | Kind::Null => Ok(Some(self.0.random)),
         }
     }
@@ -179,25 +193,27 @@ impl Disk {
     /// # Errors
     /// The operating system's error.
     pub fn resized(&self) -> io::Result<Option<Self>> {
-        let Kind::File(FileDisk { file, memory_alignment, direct, drive, place, below }) = &self.0.kind
-        else {
-            return Ok(None);
-        };
         let geometry = self.0.geometry;
-        let mut end: &File = file;
-        let bytes = match drive {
-            Some(drive) => nvme::bytes(file, &drive.namespace)?,
-            None => end.seek(SeekFrom::End(0))?,
+        let bytes = match &self.0.kind {
+            Kind::File(FileDisk { file, drive: Some(drive), .. }) => nvme::bytes(file, &drive.namespace)?,
+            Kind::File(FileDisk { file, .. }) => {
+                let mut end: &File = file;
+                end.seek(SeekFrom::End(0))?
+            }
+            Kind::Image(disk) => disk.bytes()?,
+            Kind::Ram(_) | Kind::Null => return Ok(None),
         };
         let blocks = bytes / u64::from(geometry.block_size);
         if blocks == geometry.blocks {
             return Ok(None);
         }
-        let drive = drive.as_ref().map(nvme::Drive::try_clone).transpose()?;
-        let (memory_alignment, direct, place, below) = (*memory_alignment, *direct, *place, *below);
-        let file = FileDisk { file: file.try_clone()?, memory_alignment, direct, drive, place, below };
+        let kind = match &self.0.kind {
+            Kind::File(file) => Kind::File(file.try_clone()?),
+            Kind::Image(disk) => Kind::Image(disk.clone()),
+            Kind::Ram(_) | Kind::Null => return Ok(None),
+        };
         Ok(Some(Self(Arc::new(Inner {
-            kind: Kind::File(file),
+            kind,
             geometry: Geometry { blocks, ..geometry },
             record: Arc::clone(&self.0.record),
             locks: Arc::clone(&self.0.locks),
@@ -218,6 +234,41 @@ impl Disk {
         Ok(place(&file.metadata()?) == place(&std::fs::metadata(path)?))
     }
 
+    /// Whether an image is still where it was opened. What was removed fails from then on, as zeroes would be read of it.
+    /// Everything else is there. Blocks.
+    ///
+    /// # Errors
+    /// The cluster's error.
+    pub fn presence(&self) -> io::Result<Presence> {
+        match &self.0.kind {
+            Kind::Image(disk) => disk.presence(),
+            Kind::File(_) | Kind::Ram(_) | Kind::Null => Ok(Presence::There),
+        }
+    }
+
+    /// Has an image call `tell` when its size may have changed, on a thread of librbd that must not be blocked. Other disks
+    /// never do: they have to be looked at.
+    pub fn on_change(&self, tell: impl Fn() + Send + Sync + 'static) {
+        if let Kind::Image(disk) = &self.0.kind {
+            disk.image.on_change(tell);
+        }
+    }
+
+    /// Whether it is an image whose size may have changed since this was asked last.
+    #[must_use]
+    pub fn take_changed(&self) -> bool {
+        matches!(&self.0.kind, Kind::Image(disk) if disk.image.take_changed())
+    }
+
+    /// What a look at it waits for, if it is not this machine: disks with the same hang together.
+    #[must_use]
+    pub fn cluster(&self) -> Option<&str> {
+        match &self.0.kind {
+            Kind::Image(disk) => Some(disk.image.cluster().fsid()),
+            Kind::File(_) | Kind::Ram(_) | Kind::Null => None,
+        }
+    }
+
     /// Whether others hold a clone of this handle: workers that have not closed the disk yet.
     #[must_use]
     pub fn is_shared(&self) -> bool {
@@ -230,7 +281,7 @@ impl Disk {
     pub fn direct(&self) -> bool {
         match &self.0.kind {
             Kind::File(file) => file.direct,
-            Kind::Ram(_) | Kind::Null => true,
+            Kind::Image(_) | Kind::Ram(_) | Kind::Null => true,
         }
     }
 
@@ -250,7 +301,7 @@ impl Disk {
     fn device_below(&self) -> Option<u64> {
         match &self.0.kind {
             Kind::File(file) => file.below.number(),
-            Kind::Ram(_) | Kind::Null => None,
+            Kind::Image(_) | Kind::Ram(_) | Kind::Null => None,
         }
     }
 
@@ -268,6 +319,7 @@ impl Disk {
         match &self.0.kind {
             Kind::File(file) if file.drive.is_some() => self.0.geometry.volatile_write_cache,
             Kind::File(file) => file.below.volatile_write_cache(file.direct),
+            Kind::Image(_) => self.0.geometry.volatile_write_cache,
             Kind::Ram(_) | Kind::Null => false,
         }
     }
@@ -278,7 +330,7 @@ impl Disk {
     pub fn atomic_unit(&self) -> Option<u32> {
         match &self.0.kind {
             Kind::File(file) => file.below.atomic_unit(),
-            Kind::Ram(_) | Kind::Null => None,
+            Kind::Image(_) | Kind::Ram(_) | Kind::Null => None,
         }
     }
 }

@@ -16,6 +16,8 @@ pub(crate) enum Command {
     Write { at: u64, from: Buffer, dsync: bool },
     /// Zeroes or deallocates a range, by `mode`.
     Fallocate { at: u64, len: u64, mode: i32 },
+    /// Writes the second half of the data at byte `at` of an image if the first half is there.
+    CompareAndWrite { at: u64, data: Buffer },
     /// Gives an NVMe drive a list of one range of blocks that are no longer needed.
     Deallocate { list: Buffer },
     /// Makes completed writes durable.
@@ -39,6 +41,8 @@ pub(crate) struct FileOperation {
     command_max: usize,
     /// The block size of an NVMe drive, as a power of two.
     lbads: u8,
+    /// It is on an image.
+    image: bool,
     /// The kind of the command in the ring.
     stage: Stage,
     /// The bounce buffer, while it has one: for Compare, Verify, zeroes that are written, and a buffer that the
@@ -50,6 +54,8 @@ pub(crate) struct FileOperation {
 enum Stage {
     Read,
     Write,
+    /// Both in one command.
+    CompareAndWrite,
     Allocate,
     /// Not in the ring: a thread does it.
     Share,
@@ -94,7 +100,18 @@ impl FileOperation {
             _ => Next::Continue,
         };
         (
-            Self { op, start, len, done: 0, direct, command_max: usize::MAX, lbads: 0, stage, bounce: None },
+            Self {
+                op,
+                start,
+                len,
+                done: 0,
+                direct,
+                command_max: usize::MAX,
+                lbads: 0,
+                image: false,
+                stage,
+                bounce: None,
+            },
             next,
         )
     }
@@ -118,6 +135,18 @@ impl FileOperation {
                 next = Next::NeedBounce;
             }
             _ => {}
+        }
+        (operation, next)
+    }
+
+    /// `op` on an image. `native`: it is a compare-and-write that the image does in one step. `direct`: what is written is
+    /// durable.
+    pub(crate) fn on_image(op: BlockOp, start: u64, len: usize, native: bool, direct: bool) -> (Self, Next) {
+        let (mut operation, mut next) = Self::new(op, start, len, true, direct);
+        operation.image = true;
+        if native && next == Next::NeedBounce {
+            operation.stage = Stage::CompareAndWrite;
+            next = Next::Continue;
         }
         (operation, next)
     }
@@ -188,6 +217,10 @@ impl FileOperation {
             }
             Stage::Read => Command::Read { at, into: self.window() },
             Stage::Write => Command::Write { at, from: self.window(), dsync: self.dsync() },
+            Stage::CompareAndWrite => {
+                let data = self.op.buffer().expect("a compare-and-write has a buffer");
+                Command::CompareAndWrite { at: self.start, data }
+            }
         }
     }
 
@@ -224,7 +257,7 @@ impl FileOperation {
     pub(crate) fn failure(&self, result: i32) -> Failure {
         let operation = match self.stage {
             Stage::Read => FailedOperation::Read,
-            Stage::Write | Stage::Share => FailedOperation::Write,
+            Stage::Write | Stage::CompareAndWrite | Stage::Share => FailedOperation::Write,
             Stage::Allocate => FailedOperation::Allocate,
             Stage::Sync => FailedOperation::Flush,
         };
@@ -236,9 +269,11 @@ impl FileOperation {
     /// cache, errors like "no space" come from the write itself.
     pub(crate) fn may_lose_cache(&self, error: BlockError) -> bool {
         match self.stage {
+            // All that was acknowledged is with the cluster.
+            _ if self.image && self.direct => false,
             Stage::Sync => error != BlockError::Aborted,
             Stage::Write => self.dsync() && matches!(error, BlockError::Medium | BlockError::Os(_)),
-            Stage::Read | Stage::Allocate | Stage::Share => false,
+            Stage::Read | Stage::Allocate | Stage::CompareAndWrite | Stage::Share => false,
         }
     }
 
@@ -248,7 +283,7 @@ impl FileOperation {
             return Next::Continue;
         }
         match self.stage {
-            Stage::Sync if result < 0 => Next::Done(Err(block_error(-result))),
+            Stage::Sync if result < 0 => Next::Done(Err(self.error(-result))),
             Stage::Sync => Next::Done(Ok(())),
             Stage::Allocate => self.on_allocated(result),
             // Whatever it is: reading and writing shows whether that stays so.
@@ -257,8 +292,24 @@ impl FileOperation {
                 self.stage = Stage::Sync;
                 Next::Continue
             }
-            Stage::Share => Next::Done(Ok(())),
+            Stage::CompareAndWrite if result == -libc::EILSEQ => Next::Done(Err(BlockError::CompareFailed)),
+            Stage::CompareAndWrite if result < 0 => Next::Done(Err(self.error(-result))),
+            Stage::CompareAndWrite if self.fua() && !self.dsync() => {
+                self.stage = Stage::Sync;
+                Next::Continue
+            }
+            Stage::Share | Stage::CompareAndWrite => Next::Done(Ok(())),
             Stage::Read | Stage::Write => self.on_moved(result, regions),
+        }
+    }
+
+    /// Translates the errno of the command.
+    fn error(&self, errno: i32) -> BlockError {
+        match errno {
+            // Fenced; or the lock of the image is another client's.
+            libc::ESHUTDOWN | libc::ENOTCONN | libc::EROFS if self.image => BlockError::Path,
+            libc::ENOENT if self.image => BlockError::Gone,
+            errno => block_error(errno),
         }
     }
 
@@ -274,7 +325,7 @@ impl FileOperation {
                 self.stage = Stage::Write;
                 Next::NeedBounce
             }
-            _ if result < 0 => Next::Done(Err(block_error(-result))),
+            _ if result < 0 => Next::Done(Err(self.error(-result))),
             BlockOp::WriteZeroes { fua: true, .. } => {
                 self.stage = Stage::Sync;
                 Next::Continue
@@ -286,9 +337,10 @@ impl FileOperation {
     fn on_moved(&mut self, result: i32, regions: &Regions) -> Next {
         let failed = |error| {
             let compares = matches!(self.op, BlockOp::CompareAndWrite { .. }) && self.stage == Stage::Read;
-            Next::Done(Err(if compares { BlockError::NotCompared } else { error }))
+            let error = if compares && error != BlockError::Path { BlockError::NotCompared } else { error };
+            Next::Done(Err(error))
         };
-        let Ok(moved) = usize::try_from(result) else { return failed(block_error(-result)) };
+        let Ok(moved) = usize::try_from(result) else { return failed(self.error(-result)) };
         // No data and no error: the file is shorter than it was when it was opened.
         if moved == 0 {
             return failed(BlockError::Medium);

@@ -51,6 +51,7 @@ impl Namespace {
                 let one = DatasetManagement { ranges: 1, deallocate: true, hints: 0 };
                 (one.emit(nsid), Some(list))
             }
+            Command::CompareAndWrite { .. } => unreachable!("a drive has a read and a write"),
             Command::Fdatasync => (flush(nsid), None),
         }
     }

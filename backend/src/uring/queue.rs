@@ -122,6 +122,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Queue<S, C> {
                 opcode::Fallocate::new(file, len).offset(at).mode(mode).build()
             }
             Command::Deallocate { .. } => unreachable!("a file has Fallocate"),
+            Command::CompareAndWrite { .. } => unreachable!("a file has a read and a write"),
             Command::Fdatasync => opcode::Fsync::new(file).flags(types::FsyncFlags::DATASYNC).build(),
         }
     }

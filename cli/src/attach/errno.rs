@@ -15,7 +15,7 @@ pub(super) fn errno(error: BlockError) -> Errno {
         BlockError::NoSpace => Errno::ENOSPC,
         BlockError::Unsupported => Errno::EOPNOTSUPP,
         // The way to the disk failed, not the disk: what is above may have another.
-        BlockError::Gone => Errno::ENOLINK,
+        BlockError::Gone | BlockError::Path => Errno::ENOLINK,
         BlockError::Aborted => Errno::ETIMEDOUT,
         BlockError::CompareFailed => Errno::EILSEQ,
         BlockError::Os(nix::libc::ENOMEM) => Errno::ENOMEM,

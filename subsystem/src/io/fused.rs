@@ -256,6 +256,8 @@ impl Fused {
                 | BlockError::Gone
                 | BlockError::Unsupported),
             ) => (of(error, Direction::Read), failed),
+            // How far it came is not known.
+            Err(error @ BlockError::Path) => (of(error, Direction::Read), of(error, Direction::Write)),
             Err(error) => (Status::SUCCESS, of(error, Direction::Write)),
         };
         self.answer(first, of_first);

@@ -1,0 +1,201 @@
+//! Connections to clusters: one for all images that are served with the same configuration, user and keyring, or one of
+//! one's own, to be fenced by itself.
+
+use crate::error::Error;
+use crate::ffi::{self, Connection, Setting};
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Instant;
+
+/// How long a cluster may take to answer when it is connected to.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Who waited for a connection that failed is told of that failure, rather than waiting for one more.
+const SAME_FAILURE: Duration = Duration::from_secs(1);
+
+/// How a cluster is reached.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ClusterSpec {
+    /// Its configuration file, if it is not at the usual place (`CEPH_CONF`, or `/etc/ceph/ceph.conf`).
+    pub conf: Option<PathBuf>,
+    /// The user, without `client.`.
+    pub user: String,
+    /// The file with the user's key, if the configuration does not name it.
+    pub keyring: Option<PathBuf>,
+}
+
+/// A connection to a cluster: a dozen threads, and an address by which it can be fenced, with everything on it.
+pub struct Cluster {
+    pub(crate) connection: Arc<Connection>,
+    spec: ClusterSpec,
+    fsid: String,
+    fenced: AtomicBool,
+}
+
+impl Cluster {
+    /// Makes a connection that nobody else has. Blocks, for up to some ten seconds.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn connect(spec: &ClusterSpec) -> Result<Arc<Self>, Error> {
+        let conf = spec.conf.as_deref().unwrap_or(Path::new("/etc/ceph/ceph.conf")).display().to_string();
+        let connection = Connection::new(&spec.user, spec.conf.as_deref())?
+            .map_err(|errno| Error::new(format!("cannot read Ceph's configuration {conf}"), errno))?;
+        for setting in settings(spec) {
+            let set = connection.set(&setting);
+            set.map_err(|errno| Error::new(format!("cannot set Ceph's option {}", setting.name), errno))?;
+        }
+        if let Some(keyring) = spec.keyring.as_deref().filter(|path| !path.exists()) {
+            return Err(Error::new(format!("cannot read the keyring {}", keyring.display()), libc::ENOENT));
+        }
+        connection.connect().map_err(|errno| refused(spec, &conf, errno))?;
+        let fsid = connection.fsid().map_err(|errno| Error::new("cannot read the cluster's fsid", errno))?;
+        let (connection, spec) = (Arc::new(connection), spec.clone());
+        Ok(Arc::new(Self { connection, spec, fsid, fenced: AtomicBool::new(false) }))
+    }
+
+    /// The connection of this process with that specification; it is made if there is none, or if it was fenced. Blocks,
+    /// as [`Cluster::connect`].
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn shared(spec: &ClusterSpec) -> Result<Arc<Self>, Error> {
+        #[derive(Default)]
+        struct Place {
+            cluster: Weak<Cluster>,
+            failed: Option<(Instant, Error)>,
+        }
+        static PLACES: Mutex<Option<HashMap<ClusterSpec, Arc<Mutex<Place>>>>> = Mutex::new(None);
+        let place = {
+            let mut places = locked(&PLACES);
+            Arc::clone(places.get_or_insert_default().entry(spec.clone()).or_default())
+        };
+        let mut place = locked(&place);
+        if let Some(cluster) = place.cluster.upgrade().filter(|cluster| !cluster.is_fenced()) {
+            return Ok(cluster);
+        }
+        if let Some((_, error)) = place.failed.as_ref().filter(|(at, _)| at.elapsed() < SAME_FAILURE) {
+            return Err(error.clone());
+        }
+        let connected = Self::connect(spec);
+        place.failed = connected.as_ref().err().map(|error| (Instant::now(), error.clone()));
+        place.cluster = connected.as_ref().map(Arc::downgrade).unwrap_or_default();
+        connected
+    }
+
+    /// How it is reached.
+    #[must_use]
+    pub fn spec(&self) -> &ClusterSpec {
+        &self.spec
+    }
+
+    /// The cluster's own identity.
+    #[must_use]
+    pub fn fsid(&self) -> &str {
+        &self.fsid
+    }
+
+    /// By which the cluster knows this connection, and by which it can be fenced.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn address(&self) -> Result<String, Error> {
+        self.connection.address().map_err(|errno| Error::new("cannot read this client's address", errno))
+    }
+
+    /// Fences another client by its address: whatever it still has under way is refused by every OSD that knows of it.
+    /// See [`Cluster::wait_for_latest_osdmap`]. Blocks until the monitors have it.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn blocklist_add(&self, address: &str, duration: Duration) -> Result<(), Error> {
+        let seconds = u32::try_from(duration.as_secs()).unwrap_or(u32::MAX);
+        let added = self.connection.blocklist_add(address, seconds);
+        added.map_err(|errno| Error::new(format!("cannot put {address} on the cluster's blocklist"), errno))
+    }
+
+    /// Waits until this connection has the newest map of OSDs. From then on an OSD that has a request of this connection
+    /// knows of everything that was fenced before.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn wait_for_latest_osdmap(&self) -> Result<(), Error> {
+        let waited = self.connection.wait_for_latest_osdmap();
+        waited.map_err(|errno| Error::new("cannot have the newest map of OSDs", errno))
+    }
+
+    /// An operation failed because the cluster has fenced this connection, which is of no use any more.
+    pub fn on_fenced(&self) {
+        self.fenced.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether that has happened.
+    #[must_use]
+    pub fn is_fenced(&self) -> bool {
+        self.fenced.load(Ordering::Relaxed)
+    }
+}
+
+impl core::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Cluster").field("spec", &self.spec).field("fsid", &self.fsid).finish_non_exhaustive()
+    }
+}
+
+/// The versions of librados and librbd, for people.
+///
+/// # Errors
+/// They are not installed.
+pub fn versions() -> Result<String, Error> {
+    let ((a, b, c), (d, e, f)) = (ffi::version()?, ffi::rbd_version()?);
+    Ok(format!("librados {a}.{b}.{c}, librbd {d}.{e}.{f}"))
+}
+
+fn settings(spec: &ClusterSpec) -> Vec<Setting> {
+    let is = |name, value: &str, optional| Setting { name, value: value.to_owned(), optional };
+    let mut settings = vec![
+        // A write that completed is on all replicas, and a read shows what others have written.
+        is("rbd_cache", "false", false),
+        is("client_mount_timeout", &CONNECT_TIMEOUT.as_secs().to_string(), false),
+        // Submitting would block where too much is under way, for all images. Our own depth is the limit.
+        is("objecter_inflight_ops", "0", false),
+        is("objecter_inflight_op_bytes", "0", false),
+        // Nobody changes the memory of a write before its end, which librbd otherwise makes sure of by a copy.
+        is("rbd_disable_zero_copy_writes", "false", true),
+    ];
+    if let Some(keyring) = &spec.keyring {
+        settings.push(is("keyring", &keyring.to_string_lossy(), false));
+    }
+    settings
+}
+
+/// Why a cluster cannot be connected to.
+fn refused(spec: &ClusterSpec, conf: &str, errno: i32) -> Error {
+    let user = &spec.user;
+    let keyring = match &spec.keyring {
+        Some(path) => path.display().to_string(),
+        None => "the keyring (by default /etc/ceph/ceph.client.NAME.keyring)".to_owned(),
+    };
+    let advice = match errno {
+        libc::ETIMEDOUT => format!("no monitor answers: check mon_host in {conf}, the network and firewalls"),
+        libc::EPERM | libc::EACCES | libc::ENOTSUP => {
+            format!(
+                "the cluster does not know client.{user} by the key in {keyring}: see ceph auth get client.{user}"
+            )
+        }
+        libc::ENOENT | libc::EINVAL => {
+            format!(
+                "is there a key of client.{user} in {keyring}, readable by this process, and mon_host in {conf}?"
+            )
+        }
+        _ => "is the configuration that of the cluster?".to_owned(),
+    };
+    Error::with(format!("cannot connect to the Ceph cluster of {conf} as client.{user}"), errno, advice)
+}
+
+/// What stands in these mutexes is whole between two statements.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

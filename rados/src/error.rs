@@ -1,0 +1,64 @@
+//! What Ceph refused.
+
+use crate::NoLibrary;
+use std::io;
+use thiserror::Error;
+
+/// Why something of Ceph cannot be had.
+#[derive(Debug, Clone, Error)]
+pub enum Error {
+    /// It is not installed.
+    #[error(transparent)]
+    NoLibrary(#[from] NoLibrary),
+    /// It refused, or did not answer.
+    #[error("{what}: {}{advice}", io::Error::from_raw_os_error(*errno))]
+    Failed {
+        /// What failed, on what.
+        what: String,
+        /// The error number.
+        errno: i32,
+        /// What to do, in front of it a comma or a colon; empty where the error says it.
+        advice: String,
+    },
+}
+
+impl Error {
+    pub(crate) fn new(what: impl Into<String>, errno: i32) -> Self {
+        let advice = advice(errno);
+        let advice = if advice.is_empty() { String::new() } else { format!(": {advice}") };
+        Self::Failed { what: what.into(), errno, advice }
+    }
+
+    /// With what to do in this case.
+    pub(crate) fn with(what: impl Into<String>, errno: i32, advice: impl Into<String>) -> Self {
+        Self::Failed { what: what.into(), errno, advice: format!(": {}", advice.into()) }
+    }
+
+    /// The error number, if it came from Ceph.
+    #[must_use]
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::NoLibrary(_) => None,
+            Self::Failed { errno, .. } => Some(*errno),
+        }
+    }
+
+    /// Whether the cluster has fenced this client: its handle is of no use any more.
+    #[must_use]
+    pub fn is_fenced(&self) -> bool {
+        self.errno() == Some(libc::ESHUTDOWN)
+    }
+}
+
+/// What to do, whatever failed.
+fn advice(errno: i32) -> &'static str {
+    match errno {
+        libc::ESHUTDOWN => "the cluster has fenced this client (ceph osd blocklist ls)",
+        libc::ETIMEDOUT => "the cluster does not answer",
+        libc::EPERM | libc::EACCES => {
+            "the user's capabilities do not allow it; it needs mon 'profile rbd' and osd 'profile rbd pool=…' \
+             (ceph auth get client.…)"
+        }
+        _ => "",
+    }
+}

@@ -1,0 +1,164 @@
+//! A connection to a cluster, and a pool of it.
+
+use super::library::{Handle, NoLibrary, Rados, rados};
+use super::{Errno, c, check, into, text_of};
+use core::ptr::{null, null_mut};
+use std::path::Path;
+use std::sync::Arc;
+
+/// An option that a release of Ceph may not have.
+pub(crate) struct Setting {
+    pub(crate) name: &'static str,
+    pub(crate) value: String,
+    pub(crate) optional: bool,
+}
+
+/// A `rados_t`: threads of its own, an address of its own, by which it can be fenced.
+pub(crate) struct Connection {
+    pub(super) functions: &'static Rados,
+    handle: Handle,
+}
+
+// SAFETY: librados' handles may be used by any thread, and by several at once.
+unsafe impl Send for Connection {}
+// SAFETY: as above.
+unsafe impl Sync for Connection {}
+
+impl Connection {
+    /// A handle for `user`, not connected. It has read `conf`, or the file at the usual place.
+    pub(crate) fn new(user: &str, conf: Option<&Path>) -> Result<Result<Self, Errno>, NoLibrary> {
+        let functions = rados()?;
+        let make = || {
+            let (name, mut handle) = (c(&format!("client.{user}"))?, null_mut());
+            // SAFETY: the texts live until the call is over, and the handle is written if it succeeds.
+            check(unsafe { (functions.rados_create2)(&raw mut handle, c"ceph".as_ptr(), name.as_ptr(), 0) })?;
+            let this = Self { functions, handle };
+            let conf = conf.map(|path| c(&path.to_string_lossy())).transpose()?;
+            let path = conf.as_ref().map_or(null(), |path| path.as_ptr());
+            // SAFETY: the handle is not connected; the path is null, or lives until the call is over.
+            check(unsafe { (functions.rados_conf_read_file)(handle, path) })?;
+            Ok(this)
+        };
+        Ok(make())
+    }
+
+    pub(crate) fn set(&self, setting: &Setting) -> Result<(), Errno> {
+        let (name, value) = (c(setting.name)?, c(&setting.value)?);
+        // SAFETY: the texts live until the call is over.
+        let set =
+            check(unsafe { (self.functions.rados_conf_set)(self.handle, name.as_ptr(), value.as_ptr()) });
+        match set {
+            Err(libc::ENOENT) if setting.optional => Ok(()),
+            set => set.map(drop),
+        }
+    }
+
+    /// Blocks for up to `client_mount_timeout`.
+    pub(crate) fn connect(&self) -> Result<(), Errno> {
+        // SAFETY: the handle is there.
+        check(unsafe { (self.functions.rados_connect)(self.handle) }).map(drop)
+    }
+
+    pub(crate) fn fsid(&self) -> Result<String, Errno> {
+        let mut fsid = [0; 64];
+        // SAFETY: the library writes no more than the buffer's length, which it is given.
+        check(unsafe { (self.functions.rados_cluster_fsid)(self.handle, into(&mut fsid), fsid.len()) })?;
+        Ok(text_of(&fsid))
+    }
+
+    /// The address by which the cluster knows this handle.
+    pub(crate) fn address(&self) -> Result<String, Errno> {
+        let mut address = null_mut();
+        // SAFETY: the address is written if the call succeeds, and belongs to us then.
+        check(unsafe { (self.functions.rados_getaddrs)(self.handle, &raw mut address) })?;
+        // SAFETY: it is a text that ends with zero.
+        let text = unsafe { core::ffi::CStr::from_ptr(address) }.to_string_lossy().into_owned();
+        // SAFETY: it came from the library, and is used no more.
+        unsafe { (self.functions.rados_buffer_free)(address) };
+        Ok(text)
+    }
+
+    pub(crate) fn blocklist_add(&self, address: &str, seconds: u32) -> Result<(), Errno> {
+        let address = c(address)?;
+        let Rados { rados_blocklist_add: new, rados_blacklist_add: old, .. } = self.functions;
+        let add = new.or(*old).ok_or(libc::ENOSYS)?;
+        // SAFETY: the text lives until the call is over.
+        check(unsafe { add(self.handle, address.as_ptr(), seconds) }).map(drop)
+    }
+
+    pub(crate) fn wait_for_latest_osdmap(&self) -> Result<(), Errno> {
+        // SAFETY: the handle is there.
+        check(unsafe { (self.functions.rados_wait_for_latest_osdmap)(self.handle) }).map(drop)
+    }
+
+    /// Waits until no callback of a watch is under way.
+    pub(super) fn watch_flush(&self) {
+        // SAFETY: the handle is there. It fails only when it was never connected, and then there is no callback.
+        let _ = unsafe { (self.functions.rados_watch_flush)(self.handle) };
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // SAFETY: pools and images hold the connection, so nothing of it is left.
+        unsafe { (self.functions.rados_shutdown)(self.handle) };
+    }
+}
+
+/// A `rados_ioctx_t`: a pool, or a namespace of one.
+pub(crate) struct Pool {
+    pub(super) handle: Handle,
+    pub(super) connection: Arc<Connection>,
+}
+
+// SAFETY: librados' handles may be used by any thread, and by several at once; what belongs to the handle (its namespace)
+// is set only where it is made.
+unsafe impl Send for Pool {}
+// SAFETY: as above.
+unsafe impl Sync for Pool {}
+
+impl Pool {
+    pub(crate) fn open(
+        connection: &Arc<Connection>,
+        name: &str,
+        namespace: Option<&str>,
+    ) -> Result<Self, Errno> {
+        let (name, mut handle, functions) = (c(name)?, null_mut(), connection.functions);
+        let namespace = namespace.map(c).transpose()?;
+        // SAFETY: the text lives until the call is over, and the handle is written if it succeeds.
+        check(unsafe { (functions.rados_ioctx_create)(connection.handle, name.as_ptr(), &raw mut handle) })?;
+        if let Some(namespace) = namespace {
+            // SAFETY: the text lives until the call is over, which copies it.
+            unsafe { (functions.rados_ioctx_set_namespace)(handle, namespace.as_ptr()) };
+        }
+        Ok(Self { handle, connection: Arc::clone(connection) })
+    }
+
+    pub(crate) fn id(&self) -> i64 {
+        // SAFETY: the handle is there.
+        unsafe { (self.connection.functions.rados_ioctx_get_id)(self.handle) }
+    }
+
+    /// Has writes fail when the pool is full. Otherwise they wait until it is not.
+    pub(crate) fn fail_when_full(&self) {
+        if let Some(set) = self.connection.functions.rados_set_pool_full_try {
+            // SAFETY: the handle is there.
+            let _ = unsafe { set(self.handle) };
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // SAFETY: images and watches hold the pool, so nothing uses it any more.
+        unsafe { (self.connection.functions.rados_ioctx_destroy)(self.handle) };
+    }
+}
+
+/// The version of librados.
+pub(crate) fn version() -> Result<(i32, i32, i32), NoLibrary> {
+    let (functions, mut version) = (rados()?, (0, 0, 0));
+    // SAFETY: three numbers are written.
+    unsafe { (functions.rados_version)(&raw mut version.0, &raw mut version.1, &raw mut version.2) };
+    Ok(version)
+}

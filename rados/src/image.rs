@@ -1,0 +1,273 @@
+//! Images: what they are, opened and watched. Everything here blocks; I/O goes by [`crate::Completions`].
+
+use crate::cluster::Cluster;
+use crate::error::Error;
+use crate::ffi::{self, Luks, OpenMode};
+use crate::object::Pool;
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+/// The bytes of a compare-and-write that releases before Reef take: one sector.
+const SECTOR: u64 = 512;
+/// The minor version of librbd in Reef.
+const REEF: i32 = 18;
+
+/// How an image is encrypted.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Encryption {
+    /// The version of LUKS, 1 or 2.
+    pub luks: u8,
+    /// The file with the passphrase. A newline at its end is not part of it, as for `rbd`.
+    pub passphrase_file: PathBuf,
+}
+
+/// What to open.
+#[derive(Debug, Clone, Copy)]
+pub struct ImageSpec<'a> {
+    /// Its name in the pool.
+    pub name: &'a str,
+    /// A snapshot of it, which cannot be written.
+    pub snapshot: Option<&'a str>,
+    /// It is not to be written.
+    pub read_only: bool,
+    /// If it is encrypted, and not to be served as it lies.
+    pub encryption: Option<&'a Encryption>,
+}
+
+/// Whether an image is where it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    /// It is.
+    There,
+    /// It has another name, or another image has its name.
+    Renamed,
+    /// It was removed.
+    Removed,
+}
+
+/// What becomes of changes of an image's header.
+#[derive(Default)]
+struct Changes {
+    any: AtomicBool,
+    tell: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+/// An open image. Closing it, by dropping the last handle, waits for what is in flight.
+pub struct Image {
+    inner: ffi::Image,
+    pool: Pool,
+    name: String,
+    id: String,
+    snapshot: Option<u64>,
+    changes: Arc<Changes>,
+    /// It was found to be removed: what is read would be zeroes.
+    removed: AtomicBool,
+    encrypted: bool,
+    stripe_unit: u64,
+    cached: bool,
+    discard_granularity: u64,
+}
+
+impl Image {
+    /// Opens an image.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn open(pool: &Pool, spec: &ImageSpec<'_>) -> Result<Self, Error> {
+        let ImageSpec { name, snapshot, read_only, encryption } = *spec;
+        let at = snapshot.map(|snapshot| format!("@{snapshot}")).unwrap_or_default();
+        let named = format!("{}/{name}{at}", pool.name());
+        let failed = |doing: &str, errno| {
+            if errno == libc::ESHUTDOWN {
+                pool.cluster().on_fenced();
+            }
+            Error::new(format!("cannot {doing} the image {named}"), errno)
+        };
+        let open = |mode| ffi::Image::open(&pool.inner, name, snapshot, mode);
+        // Who may only read cannot watch: a watch is a write.
+        let (mut opened, mut watched) = (open(OpenMode::Watched)?, true);
+        if read_only && matches!(opened, Err(libc::EPERM | libc::EACCES | libc::EROFS)) {
+            (opened, watched) = (open(OpenMode::ReadOnly)?, false);
+        }
+        let mut inner = opened.map_err(|errno| match errno {
+            libc::ENOENT => {
+                let advice = "there is none of that name, or its snapshot or parent is missing: see rbd ls, rbd snap ls";
+                Error::with(format!("cannot open the image {named}"), errno, advice)
+            }
+            errno => failed("open", errno),
+        })?;
+        if let Some(encryption) = encryption {
+            load(&inner, encryption, &named)?;
+        }
+        let changes = Arc::new(Changes::default());
+        if watched {
+            let changes = Arc::clone(&changes);
+            let on_change = move || {
+                changes.any.store(true, Ordering::Release);
+                if let Some(tell) = changes.tell.get() {
+                    tell();
+                }
+            };
+            inner.watch(Box::new(on_change)).map_err(|errno| failed("watch", errno))?;
+        }
+        let of = |errno| failed("ask", errno);
+        let snapshot = snapshot.map(|snapshot| inner.snapshot_id(snapshot)).transpose().map_err(of)?;
+        let id = inner.id().map_err(of)?;
+        let stripe_unit = inner.stripe_unit().map_err(of)?;
+        let option = |name| inner.option(name);
+        let cached = option("rbd_cache").is_some_and(|value| value == "true");
+        let granularity = option("rbd_discard_granularity_bytes").and_then(|value| value.parse().ok());
+        Ok(Self {
+            pool: pool.clone(),
+            name: name.to_owned(),
+            id,
+            snapshot,
+            changes,
+            removed: AtomicBool::new(false),
+            encrypted: encryption.is_some(),
+            stripe_unit,
+            cached,
+            discard_granularity: granularity.unwrap_or(0),
+            inner,
+        })
+    }
+
+    pub(crate) fn handle(&self) -> &ffi::Image {
+        &self.inner
+    }
+
+    /// Its cluster.
+    #[must_use]
+    pub fn cluster(&self) -> &Arc<Cluster> {
+        self.pool.cluster()
+    }
+
+    /// What tells it from every other image, also from one that has its name later: the cluster's fsid, the pool's
+    /// number, the image's id, and the snapshot's number.
+    #[must_use]
+    pub fn identity(&self) -> String {
+        let snapshot = self.snapshot.map(|id| format!("@{id}")).unwrap_or_default();
+        format!("{}/{}/{}{snapshot}", self.cluster().fsid(), self.pool.id(), self.id)
+    }
+
+    /// Bytes that it has now.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn size(&self) -> Result<u64, Error> {
+        let size = self.inner.size();
+        size.map_err(|errno| Error::new(format!("cannot read the size of the image {}", self.name), errno))
+    }
+
+    /// Bytes that lie in one object before the next one follows: a power of two.
+    #[must_use]
+    pub fn stripe_unit(&self) -> u64 {
+        self.stripe_unit
+    }
+
+    /// Over how many objects stripes go.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn stripe_count(&self) -> Result<u64, Error> {
+        let count = self.inner.stripe_count();
+        count.map_err(|errno| {
+            Error::new(format!("cannot read the striping of the image {}", self.name), errno)
+        })
+    }
+
+    /// Its features, as bits (`RBD_FEATURE_…`).
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn features(&self) -> Result<u64, Error> {
+        let features = self.inner.features();
+        features.map_err(|errno| {
+            Error::new(format!("cannot read the features of the image {}", self.name), errno)
+        })
+    }
+
+    /// Whether completed writes may be in this process only until they are flushed: the image's own configuration, or
+    /// its pool's, has `rbd_cache`.
+    #[must_use]
+    pub fn is_cached(&self) -> bool {
+        self.cached
+    }
+
+    /// Deallocating less than so many bytes frees nothing; 0 is no limit.
+    #[must_use]
+    pub fn discard_granularity(&self) -> u64 {
+        self.discard_granularity
+    }
+
+    /// The bytes of a compare-and-write that librbd does in one step, if it is within a multiple of as many; 0 is none.
+    #[must_use]
+    pub fn compare_and_write_max(&self) -> u64 {
+        match ffi::rbd_version() {
+            _ if self.encrypted => 0,
+            Ok((1, minor, _)) if minor < REEF => SECTOR,
+            Ok(_) => self.stripe_unit,
+            Err(_) => 0,
+        }
+    }
+
+    /// Calls `tell` when the header changes, once it was asked for with [`Image::take_changed`]: on a thread of librbd,
+    /// where it must neither block nor call Ceph. Only the first call counts.
+    pub fn on_change(&self, tell: impl Fn() + Send + Sync + 'static) {
+        let _ = self.changes.tell.set(Box::new(tell));
+    }
+
+    /// Whether the header has changed since this was asked last: perhaps the size.
+    pub fn take_changed(&self) -> bool {
+        self.changes.any.swap(false, Ordering::Acquire)
+    }
+
+    /// Looks whether it is still there, and remembers if it is not.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn presence(&self) -> Result<Presence, Error> {
+        if self.id.is_empty() {
+            return Ok(Presence::There);
+        }
+        if !self.pool.exists(&format!("rbd_header.{}", self.id))? {
+            self.removed.store(true, Ordering::Relaxed);
+            return Ok(Presence::Removed);
+        }
+        let named = self.pool.read(&format!("rbd_id.{}", self.name), 256)?;
+        // A text, with its length in four bytes in front of it.
+        let is_it = named.is_some_and(|bytes| bytes.get(4..) == Some(self.id.as_bytes()));
+        Ok(if is_it { Presence::There } else { Presence::Renamed })
+    }
+
+    /// Whether it was found to be removed.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        self.removed.load(Ordering::Relaxed)
+    }
+}
+
+impl core::fmt::Debug for Image {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Image").field("name", &self.name).field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+fn load(image: &ffi::Image, encryption: &Encryption, named: &str) -> Result<(), Error> {
+    let luks = if encryption.luks == 1 { Luks::Luks1 } else { Luks::Luks2 };
+    let path = &encryption.passphrase_file;
+    let read = std::fs::read(path).map_err(|error| {
+        let what = format!("cannot read the passphrase of the image {named} from {}", path.display());
+        Error::new(what, error.raw_os_error().unwrap_or(libc::EIO))
+    })?;
+    let passphrase = read.strip_suffix(b"\n").unwrap_or(&read);
+    image.load_encryption(luks, passphrase).map_err(|errno| {
+        let advice = match errno {
+            libc::EPERM => format!("the passphrase in {} is not that of the image", path.display()),
+            libc::ENOSYS | libc::ENOTSUP => "librbd must be of Pacific or newer, with encryption".to_owned(),
+            _ => format!("is it encrypted with LUKS {}?", encryption.luks),
+        };
+        Error::with(format!("cannot decrypt the image {named}"), errno, advice)
+    })
+}
