@@ -34,4 +34,5 @@ pub use disk::{
     Disk, DiskSpec, FailedOperation, Failure, Health, Identity, IdentitySource, ImageSource, OpenError,
     Presence, Thermometer,
 };
+pub use nvmf_rados::{ClusterSpec, Encryption, Error as CephError};
 pub use uring::{RingError, Unpinned};

@@ -121,3 +121,272 @@ fn image_conforms() {
     devices.attach(DeviceId(1), &other.open(None)).unwrap();
     conformance::check_room_for_others(&mut devices, [DEVICE, DeviceId(1)], &mut waiting());
 }
+
+#[test]
+#[ignore = "needs a Ceph cluster, named by NVMF_TEST_CEPH"]
+fn workers_share_an_image_and_hear_of_their_own_operations() {
+    const EACH: u64 = 200;
+    let image = Image::new("workers", 16);
+    let disk = image.open(Some(512));
+    let member = |first: u64| {
+        let disk = disk.clone();
+        std::thread::spawn(move || {
+            let mut devices = devices(&disk);
+            let (memory, from) = buffer(&mut devices, 1024);
+            let expected = Buffer { len: 512, ..from };
+            let (mut completions, mut wait) = (Vec::<Completion>::with_capacity(8), waiting());
+            let mut swapped = 0;
+            for number in 0..EACH {
+                // A block of its own, and by turns a block of both, in one step.
+                memory.fill(0, 512, number as u8 ^ first as u8);
+                let own = BlockRange::new(first + number % 64, 1);
+                let op = match number % 4 {
+                    3 => BlockOp::CompareAndWrite { range: BlockRange::new(9000, 1), data: from, fua: false },
+                    _ => BlockOp::Write { range: own, from: expected, fua: true },
+                };
+                devices.submit(Tag(first + number), DEVICE, op).unwrap();
+                while completions.is_empty() {
+                    devices.poll(&mut completions);
+                    if completions.is_empty() {
+                        wait(&mut devices);
+                    }
+                }
+                let Completion { tag, result } = completions.pop().unwrap();
+                assert_eq!(tag, Tag(first + number), "another worker's operation");
+                assert!(matches!(result, Ok(()) | Err(BlockError::CompareFailed)), "{result:?}");
+                swapped += u64::from(number % 4 == 3 && result.is_ok());
+            }
+            swapped
+        })
+    };
+    let threads = [member(0), member(1000)];
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    assert_eq!(disk.health().failures, 0);
+}
+
+#[test]
+#[ignore = "needs a Ceph cluster, named by NVMF_TEST_CEPH"]
+fn snapshot_and_clone_are_disks_of_their_own() {
+    let image = Image::new("snapshot", 8);
+    let mut head = devices(&image.open(None));
+    let (memory, from) = buffer(&mut head, 4096);
+    let range = BlockRange::new(3, 1);
+    memory.fill(0, 4096, 1);
+    assert_eq!(run(&mut head, BlockOp::Write { range, from, fua: false }), Ok(()));
+    ceph("rbd", &["snap", "create", &format!("{}@then", image.name)]);
+    memory.fill(0, 4096, 2);
+    assert_eq!(run(&mut head, BlockOp::Write { range, from, fua: false }), Ok(()));
+
+    let source = ImageSource { snapshot: Some("then".into()), ..image.source() };
+    let snapshot = Disk::open(&DiskSpec::Rbd(source), None, true).unwrap();
+    assert!(snapshot.geometry().read_only);
+    assert_ne!(snapshot.identity().unwrap(), image.open(None).identity().unwrap());
+    let mut of_snapshot = devices(&snapshot);
+    let (then, into) = buffer(&mut of_snapshot, 4096);
+    assert_eq!(run(&mut of_snapshot, BlockOp::Read { range, into }), Ok(()));
+    let byte = |memory: &Memory| {
+        let mut byte = [0];
+        memory.read(0, &mut byte);
+        byte[0]
+    };
+    assert_eq!(byte(&then), 1);
+    let write = BlockOp::Write { range, from: into, fua: false };
+    assert_eq!(run(&mut of_snapshot, write), Err(BlockError::ReadOnly));
+
+    let child = Image { name: format!("{}-clone", image.name) };
+    let at = format!("{}@then", image.name);
+    ceph("rbd", &["clone", "--rbd-default-clone-format", "2", &at, &child.name]);
+    let mut of_clone = devices(&child.open(None));
+    let (cloned, into) = buffer(&mut of_clone, 4096);
+    assert_eq!(run(&mut of_clone, BlockOp::Read { range, into }), Ok(()));
+    assert_eq!(byte(&cloned), 1);
+    cloned.fill(0, 4096, 3);
+    assert_eq!(run(&mut of_clone, BlockOp::Write { range, from: into, fua: true }), Ok(()));
+    drop((of_clone, of_snapshot, snapshot));
+    ceph("rbd", &["rm", &child.name]);
+}
+
+#[test]
+#[ignore = "needs a Ceph cluster, named by NVMF_TEST_CEPH"]
+fn resize_is_noticed_and_shrunk_blocks_are_refused() {
+    let image = Image::new("resize", 8);
+    let disk = image.open(None);
+    let (told, heard) = std::sync::mpsc::channel();
+    disk.on_change(move || {
+        let _ = told.send(());
+    });
+    assert!(disk.resized().unwrap().is_none());
+    ceph("rbd", &["resize", "--no-progress", "--size", "12M", &image.name]);
+    let resized = |disk: &Disk, bytes: u64| {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            assert!(Instant::now() < deadline, "the new size was not noticed");
+            heard.recv_timeout(Duration::from_secs(30)).unwrap();
+            if let Some(other) = disk.resized().unwrap().filter(|other| other.geometry().bytes() == bytes) {
+                return other;
+            }
+        }
+    };
+    let grown = resized(&disk, 12 * MIB);
+    let mut devices = devices(&disk);
+    let (_memory, from) = buffer(&mut devices, 4096);
+    let write = |block| BlockOp::Write { range: BlockRange::new(block, 1), from, fua: false };
+    assert_eq!(run(&mut devices, write(2048)), Err(BlockError::OutOfRange));
+    devices.resize(DEVICE, &grown);
+    assert_eq!(run(&mut devices, write(2048)), Ok(()));
+    ceph("rbd", &["resize", "--no-progress", "--allow-shrink", "--size", "4M", &image.name]);
+    let shrunk = resized(&grown, 4 * MIB);
+    let read = BlockOp::Read { range: BlockRange::new(2048, 1), into: from };
+    for op in [write(2048), read] {
+        assert_eq!(run(&mut devices, op), Err(BlockError::Medium), "{op:?}");
+    }
+    devices.resize(DEVICE, &shrunk);
+    assert_eq!(run(&mut devices, write(2048)), Err(BlockError::OutOfRange));
+    assert_eq!(run(&mut devices, write(1023)), Ok(()));
+}
+
+#[test]
+#[ignore = "needs a Ceph cluster, named by NVMF_TEST_CEPH"]
+fn removed_image_is_gone_and_one_made_anew_is_another() {
+    let image = Image::new("removed", 8);
+    let disk = image.open(None);
+    let identity = disk.identity().unwrap().unwrap();
+    assert_eq!(disk.presence().unwrap(), Presence::There);
+    let other = Image { name: format!("{}-other", image.name) };
+    ceph("rbd", &["mv", &image.name, &other.name]);
+    assert_eq!(disk.presence().unwrap(), Presence::Renamed);
+    ceph("rbd", &["mv", &other.name, &image.name]);
+    // `rbd rm` refuses while somebody watches the header.
+    let id = ceph("rbd", &["info", "--format", "json", &image.name]);
+    let id = id.split("\"id\":\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap().to_owned();
+    ceph("rados", &["-p", "rbd", "rm", &format!("rbd_header.{id}")]);
+    assert_eq!(disk.presence().unwrap(), Presence::Removed);
+    let mut devices = devices(&disk);
+    let (_memory, into) = buffer(&mut devices, 4096);
+    let read = BlockOp::Read { range: BlockRange::new(0, 1), into };
+    assert_eq!(run(&mut devices, read), Err(BlockError::Gone));
+    drop((devices, disk));
+    ceph("rados", &["-p", "rbd", "rm", &format!("rbd_id.{}", image.name)]);
+    ceph("rados", &["-p", "rbd", "rmomapkey", "rbd_directory", &format!("name_{}", image.name)]);
+    ceph("rados", &["-p", "rbd", "rmomapkey", "rbd_directory", &format!("id_{id}")]);
+    ceph("rbd", &["create", "--size", "8M", &image.name]);
+    assert_ne!(image.open(None).identity().unwrap().unwrap(), identity);
+}
+
+#[test]
+#[ignore = "needs a Ceph cluster, named by NVMF_TEST_CEPH"]
+fn full_pool_is_no_space_and_not_a_hang() {
+    let image = Image::new("full", 64);
+    let mut devices = devices(&image.open(None));
+    let (_memory, from) = buffer(&mut devices, 4096);
+    // Each in an object of its own: what is overwritten in place needs no space.
+    let write = |object: u64| BlockOp::Write { range: BlockRange::new(object * 1024, 1), from, fua: false };
+    assert_eq!(run(&mut devices, write(0)), Ok(()));
+    let mut becomes = |ratio: &str, wanted: Result<(), BlockError>| {
+        // An OSD takes the larger of them.
+        for set in ["set-nearfull-ratio", "set-backfillfull-ratio", "set-full-ratio"] {
+            ceph("ceph", &["osd", set, ratio]);
+        }
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let result =
+                (1..16).map(|object| run(&mut devices, write(object))).find(|result| *result == wanted);
+            let discard = |object: u64| BlockOp::Deallocate { range: BlockRange::new(object * 1024, 1024) };
+            if result.is_some() {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{wanted:?} is not the result");
+            for object in 1..16 {
+                let _ = run(&mut devices, discard(object));
+            }
+        }
+    };
+    // The OSDs take themselves for full, and the monitor marks their pools.
+    becomes("0.0001", Err(BlockError::NoSpace));
+    becomes("0.95", Ok(()));
+}
+
+#[test]
+#[ignore = "needs a Ceph cluster, named by NVMF_TEST_CEPH"]
+fn fenced_client_has_a_path_error_and_a_new_one_serves() {
+    let image = Image::new("fenced", 8);
+    // A specification of its own, so that no other test's images are on this connection.
+    let copy = tempfile::NamedTempFile::new().unwrap();
+    std::fs::copy(conf(), copy.path()).unwrap();
+    let spec = ClusterSpec { conf: Some(copy.path().into()), ..cluster() };
+    let source = ImageSource { cluster: spec.clone(), ..image.source() };
+    let open = || Disk::open(&DiskSpec::Rbd(source.clone()), None, false).unwrap();
+    let mut devices = devices(&open());
+    let (_memory, from) = buffer(&mut devices, 4096);
+    let range = BlockRange::new(0, 1);
+    let write = BlockOp::Write { range, from, fua: false };
+    assert_eq!(run(&mut devices, write), Ok(()));
+    let shared = Cluster::shared(&spec).unwrap();
+    let other = Cluster::connect(&cluster()).unwrap();
+    other.blocklist_add(&shared.address().unwrap(), Duration::from_secs(60)).unwrap();
+    other.wait_for_latest_osdmap().unwrap();
+    let ops = [write, BlockOp::Read { range, into: from }, BlockOp::Compare { range, with: from }, write];
+    // An OSD refuses once it knows, which a request of somebody who knows brings to it, or a moment.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while run(&mut devices, write) == Ok(()) {
+        assert!(Instant::now() < deadline, "a fenced client writes");
+    }
+    for op in ops {
+        assert_eq!(run(&mut devices, op), Err(BlockError::Path), "{op:?}");
+    }
+    assert!(shared.is_fenced());
+    drop(devices);
+    // Opened anew, it is on a new connection.
+    let mut again = self::devices(&open());
+    let (_memory, from) = buffer(&mut again, 4096);
+    assert_eq!(run(&mut again, BlockOp::Write { range, from, fua: false }), Ok(()));
+}
+
+#[test]
+#[ignore = "needs a Ceph cluster, named by NVMF_TEST_CEPH"]
+fn encrypted_image_is_decrypted_with_its_passphrase() {
+    for (luks, format) in [(1, "luks1"), (2, "luks2")] {
+        let image = Image::new(format, 64);
+        let passphrase = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(passphrase.path(), "correct horse\n").unwrap();
+        let file = passphrase.path().to_str().unwrap();
+        ceph("rbd", &["encryption", "format", &image.name, format, file]);
+        let encryption = Some(Encryption { luks, passphrase_file: passphrase.path().into() });
+        let source = ImageSource { encryption, ..image.source() };
+        let disk = Disk::open(&DiskSpec::Rbd(source.clone()), None, false).unwrap();
+        assert!(disk.geometry().bytes() < 64 * MIB, "the header has its room");
+        conformance::check(&mut devices(&disk), DEVICE, &mut waiting());
+        drop(disk);
+        std::fs::write(passphrase.path(), "wrong").unwrap();
+        let error = Disk::open(&DiskSpec::Rbd(source), None, false).unwrap_err().to_string();
+        assert!(error.contains("passphrase"), "{error}");
+    }
+}
+
+#[test]
+#[ignore = "needs a Ceph cluster, named by NVMF_TEST_CEPH"]
+fn what_cannot_be_opened_says_why() {
+    let image = Image::new("names", 8);
+    let error = |source: ImageSource| {
+        let error = Disk::open(&DiskSpec::Rbd(source), None, false).unwrap_err();
+        format!("{error:#}")
+    };
+    let source = || image.source();
+    let no_pool = error(ImageSource { pool: "nowhere".into(), ..source() });
+    assert!(no_pool.contains("pool nowhere") && no_pool.contains("ceph osd pool ls"), "{no_pool}");
+    let no_image = error(ImageSource { image: "nothing".into(), ..source() });
+    assert!(no_image.contains("rbd/nothing") && no_image.contains("rbd ls"), "{no_image}");
+    let no_snapshot = error(ImageSource { snapshot: Some("never".into()), ..source() });
+    assert!(no_snapshot.contains("@never"), "{no_snapshot}");
+    let user = ClusterSpec { user: "nobody".into(), ..cluster() };
+    let no_user = error(ImageSource { cluster: user, ..source() });
+    assert!(no_user.contains("client.nobody"), "{no_user}");
+    let keyring = ClusterSpec { keyring: Some("/nowhere/keyring".into()), ..cluster() };
+    let no_keyring = error(ImageSource { cluster: keyring, ..source() });
+    assert!(no_keyring.contains("/nowhere/keyring"), "{no_keyring}");
+    let conf = ClusterSpec { conf: Some("/nowhere/ceph.conf".into()), ..cluster() };
+    let no_conf = error(ImageSource { cluster: conf, ..source() });
+    assert!(no_conf.contains("/nowhere/ceph.conf"), "{no_conf}");
+}

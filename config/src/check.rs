@@ -3,6 +3,7 @@
 mod discovery;
 mod limits;
 mod metrics;
+mod rbd;
 mod subsystem;
 mod target;
 
@@ -16,6 +17,7 @@ use crate::model::{
     Backing, Config, Discovery, Hosts, Listener, Namespace, ProviderChoice, Subsystem, Target, Tls,
     Transport, VerbsOptions,
 };
+use crate::rbd::{Rbd, RbdNameError};
 use core::fmt::Display;
 use core::ops::{Range, RangeInclusive};
 use core::str::FromStr;
@@ -70,6 +72,16 @@ pub(crate) fn check(text: &str, file: &file::File) -> Result<Config> {
     let namespaces = || file.subsystem.iter().flat_map(|s| &s.as_ref().namespace).map(Spanned::as_ref);
     let paths = namespaces().filter_map(|n| n.path.as_ref());
     checker.unique("path", paths.map(|p| (p.span(), p.as_ref().display().to_string())))?;
+    let images = file
+        .subsystem
+        .iter()
+        .flat_map(|s| &s.as_ref().namespace)
+        .zip(subsystems.iter().flat_map(|s| &s.namespaces));
+    let images = images.filter_map(|(file, it)| match &it.backing {
+        Backing::Rbd(image) => Some((file.span(), image.to_string())),
+        _ => None,
+    });
+    checker.unique("image", images)?;
     // A host that finds one UUID in two subsystems refuses the second disk.
     let uuids = namespaces().filter_map(|n| n.uuid.as_ref());
     checker.unique("uuid", uuids.filter_map(|u| Some((u.span(), u.as_ref().parse::<Uuid>().ok()?))))?;
@@ -101,12 +113,22 @@ pub(crate) fn export(
         let message = "there is no such device, and files are not created below /dev";
         return Err(ConfigError::without_file(message));
     }
-    let backing = Backing::Path { path: whole, size: create, create: create.is_some() };
+    let image = path.to_str().and_then(|path| path.strip_prefix(Rbd::PREFIX));
+    let backing = match image {
+        Some(_) if create.is_some() => {
+            return Err(ConfigError::without_file("images are not created here: make it with `rbd create`"));
+        }
+        Some(name) => Backing::Rbd(
+            name.parse().map_err(|error: RbdNameError| ConfigError::without_file(error.to_string()))?,
+        ),
+        None => Backing::Path { path: whole, size: create, create: create.is_some() },
+    };
+    let read_only = matches!(&backing, Backing::Rbd(Rbd { snapshot: Some(_), .. }));
     let namespace = Namespace {
         nsid: 1,
         backing,
         block_size: None,
-        read_only: false,
+        read_only,
         uuid: None,
         limits: None,
         ana_group: 1,

@@ -7,7 +7,7 @@ use crate::model::{
     HostLimits, Hosts, Limits, Listener, Metrics, MetricsAddress, Namespace, Poll, ProviderChoice, Referral,
     Subsystem, Target, Tls, Transport, VerbsOptions,
 };
-use crate::{ConfigError, size};
+use crate::{ConfigError, Rbd, RbdEncryption, size};
 use core::fmt::Display;
 use nvme_proto::nqn::Nqn;
 use std::path::Path;
@@ -552,6 +552,42 @@ fn subsystem(subsystem: &Subsystem) -> Result<Table, DraftError> {
     Ok(keys.0)
 }
 
+fn rbd(image: &Rbd) -> Result<Table, DraftError> {
+    let mut keys = Keys::default();
+    keys.put("pool", image.pool.as_str());
+    if let Some(namespace) = &image.namespace {
+        keys.put("namespace", namespace.as_str());
+    }
+    keys.put("image", image.image.as_str());
+    if let Some(snapshot) = &image.snapshot {
+        keys.put("snapshot", snapshot.as_str());
+    }
+    if let Some(conf) = &image.conf {
+        keys.path("conf", conf)?;
+    }
+    keys.unless("user", &image.user.as_str(), &Rbd::USER, word);
+    if let Some(keyring) = &image.keyring {
+        keys.path("keyring", keyring)?;
+    }
+    if let Some(RbdEncryption { luks, passphrase_file }) = &image.encryption {
+        let mut encryption = Keys::default();
+        encryption.put("format", format!("luks{luks}"));
+        encryption.path("passphrase_file", passphrase_file)?;
+        keys.put("encryption", encryption.0);
+    }
+    Ok(keys.0)
+}
+
+impl Rbd {
+    /// The keys of an image.
+    ///
+    /// # Errors
+    /// [`DraftError::Path`].
+    pub fn to_table(&self) -> Result<Table, DraftError> {
+        rbd(self)
+    }
+}
+
 fn namespace(namespace: &Namespace) -> Result<Table, DraftError> {
     let mut keys = Keys::default();
     keys.put("nsid", i64::from(namespace.nsid));
@@ -563,6 +599,7 @@ fn namespace(namespace: &Namespace) -> Result<Table, DraftError> {
             }
             keys.unless("create", create, &false, |&create| create.into());
         }
+        Backing::Rbd(image) => keys.put("rbd", rbd(image)?),
         Backing::Memory { size } => keys.put("memory", size::text(*size)),
         Backing::Null { size } => keys.put("null", size::text(*size)),
     }

@@ -153,6 +153,7 @@ pub(crate) struct Namespace {
     pub(crate) path: Option<Spanned<PathBuf>>,
     pub(crate) memory: Option<Spanned<Size>>,
     pub(crate) null: Option<Spanned<Size>>,
+    pub(crate) rbd: Option<Spanned<Rbd>>,
     pub(crate) size: Option<Spanned<Size>>,
     pub(crate) create: Option<Spanned<bool>>,
     pub(crate) block_size: Option<Spanned<Size>>,
@@ -161,6 +162,26 @@ pub(crate) struct Namespace {
     pub(crate) limits: Option<Spanned<Limits>>,
     pub(crate) ana_group: Option<Spanned<i64>>,
     pub(crate) hosts: Option<Spanned<Vec<Spanned<String>>>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Rbd {
+    pub(crate) pool: Option<Spanned<String>>,
+    pub(crate) namespace: Option<Spanned<String>>,
+    pub(crate) image: Spanned<String>,
+    pub(crate) snapshot: Option<Spanned<String>>,
+    pub(crate) conf: Option<Spanned<PathBuf>>,
+    pub(crate) user: Option<Spanned<String>>,
+    pub(crate) keyring: Option<Spanned<PathBuf>>,
+    pub(crate) encryption: Option<Spanned<RbdEncryption>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RbdEncryption {
+    pub(crate) format: Spanned<String>,
+    pub(crate) passphrase_file: Spanned<PathBuf>,
 }
 
 /// A size: a number of bytes, or a text such as `10GiB`.

@@ -22,6 +22,7 @@ mod file;
 mod identity;
 mod log;
 mod model;
+mod rbd;
 pub mod size;
 
 pub use address_list::AddressList;
@@ -36,3 +37,4 @@ pub use model::{
     Transport, VerbsOptions,
 };
 pub use nvme_proto::admin::log_page::AnaState;
+pub use rbd::{Rbd, RbdEncryption, RbdNameError};

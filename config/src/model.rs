@@ -1,6 +1,6 @@
 //! What a configuration means.
 
-use crate::{AddressList, ConfigError, check, file};
+use crate::{AddressList, ConfigError, Rbd, check, file};
 use core::fmt;
 use nvme_proto::admin::log_page::AnaState;
 use nvme_proto::fabrics::auth::{DhGroup, HashId};
@@ -398,6 +398,8 @@ pub enum Backing {
         /// A file that is not there is created, sparse, with `size` bytes. `size` is given then.
         create: bool,
     },
+    /// An image of a Ceph cluster.
+    Rbd(Rbd),
     /// Memory, lost when the daemon ends.
     Memory {
         /// Bytes.

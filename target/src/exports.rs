@@ -4,9 +4,9 @@ use crate::limits::IN_USE_TIMEOUT;
 use crate::state::{StateDirectory, StateError};
 use crate::{machine, metrics};
 use nvme_proto::Nsid;
-use nvmf_backend::{Disk, DiskSpec, Health, OpenError};
+use nvmf_backend::{ClusterSpec, Disk, DiskSpec, Encryption, Health, ImageSource, OpenError, Presence};
 use nvmf_block::DeviceId;
-use nvmf_config::{Backing, Hosts, Namespace, Subsystem};
+use nvmf_config::{Backing, Hosts, Namespace, Rbd, Subsystem};
 use nvmf_subsystem::{
     HostAccess, NamespaceAccess, NamespaceDefinition, Nqn, Reservation, SubsystemDefinition, WriteProtection,
 };
@@ -95,7 +95,7 @@ impl ExportFault {
         matches!(
             self,
             Self::Open(OpenError::Missing { .. }) | Self::Hidden { source: OpenError::Missing { .. }, .. }
-        )
+        ) || matches!(self, Self::Open(OpenError::Ceph(error)) if error.errno() == Some(nix::libc::ENOENT))
     }
 }
 
@@ -139,19 +139,13 @@ impl Export {
         device: DeviceId,
         state: &StateDirectory,
     ) -> Result<Self, ExportFault> {
-        let spec = match &namespace.backing {
-            Backing::Path { path, size, create } => {
-                DiskSpec::Path { path: path.clone(), create: size.filter(|_| *create) }
-            }
-            Backing::Memory { size } => DiskSpec::Memory { size: *size },
-            Backing::Null { size } => DiskSpec::Null { size: *size },
-        };
-        let disk = open_when_free(&spec, namespace).map_err(|error| hinted(namespace, error))?;
+        let disk = open_when_free(&disk_spec(&namespace.backing), namespace)
+            .map_err(|error| hinted(namespace, error))?;
         let uuid = match namespace.uuid {
             Some(uuid) => uuid,
             None => own_uuid(&nqn, namespace, &disk).map_err(ExportFault::Identity)?,
         };
-        let lasts = matches!(namespace.backing, Backing::Path { .. });
+        let lasts = matches!(namespace.backing, Backing::Path { .. } | Backing::Rbd(_));
         let kept = if lasts { state.load(uuid)? } else { None };
         let is_protected = lasts && state.is_write_protected(uuid)?;
         Ok(Self {
@@ -197,14 +191,18 @@ impl Export {
         self.nqn == *nqn && self.namespace.nsid == nsid
     }
 
-    /// Whether the configured path still leads to the disk that is served. Blocks.
+    /// Whether the configured path or name still leads to the disk that is served. Blocks.
     ///
     /// # Errors
-    /// The path cannot be looked at.
-    pub fn is_at_its_path(&self) -> std::io::Result<bool> {
+    /// An image's cluster refuses to tell.
+    pub fn presence(&self) -> std::io::Result<Presence> {
         match &self.namespace.backing {
-            Backing::Path { path, .. } => self.disk.is_at(path),
-            Backing::Memory { .. } | Backing::Null { .. } => Ok(true),
+            Backing::Path { path, .. } => match self.disk.is_at(path) {
+                Ok(true) => Ok(Presence::There),
+                // A path that cannot be looked at leads nowhere.
+                Ok(false) | Err(_) => Ok(Presence::Renamed),
+            },
+            Backing::Rbd(_) | Backing::Memory { .. } | Backing::Null { .. } => self.disk.presence(),
         }
     }
 
@@ -281,11 +279,32 @@ pub fn forgets(namespace: &Namespace) -> bool {
     namespace.uuid.is_some() && matches!(namespace.backing, Backing::Memory { .. })
 }
 
+/// What is opened of it.
+#[must_use]
+pub fn disk_spec(backing: &Backing) -> DiskSpec {
+    match backing {
+        Backing::Path { path, size, create } => {
+            DiskSpec::Path { path: path.clone(), create: size.filter(|_| *create) }
+        }
+        Backing::Rbd(image) => DiskSpec::Rbd(image_source(image)),
+        Backing::Memory { size } => DiskSpec::Memory { size: *size },
+        Backing::Null { size } => DiskSpec::Null { size: *size },
+    }
+}
+
+fn image_source(image: &Rbd) -> ImageSource {
+    let Rbd { pool, namespace, image, snapshot, conf, user, keyring, encryption } = image.clone();
+    let cluster = ClusterSpec { conf, user, keyring };
+    let encryption = encryption.map(|it| Encryption { luks: it.luks, passphrase_file: it.passphrase_file });
+    ImageSource { cluster, pool, namespace, image, snapshot, encryption }
+}
+
 /// What holds the data, in words.
 #[must_use]
 pub fn describe(backing: &Backing) -> String {
     match backing {
         Backing::Path { path, .. } => path.display().to_string(),
+        Backing::Rbd(image) => image.to_string(),
         Backing::Memory { .. } => "memory (lost when the target stops)".into(),
         Backing::Null { .. } => "null (writes are discarded)".into(),
     }

@@ -133,6 +133,8 @@ pub const BARRIER_TIMEOUT: Duration = Duration::from_secs(10);
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// A disk or an address that could not be had is tried again so often.
 pub const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// How often the daemon looks whether images are still there: that asks their cluster.
+pub const LOOK_AT_IMAGES_INTERVAL: Duration = Duration::from_secs(30);
 /// How often the daemon looks whether disks have grown or shrunk.
 pub const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 /// How often the daemon looks whether an RDMA device has come to an address that is served without one.

@@ -1,7 +1,8 @@
-//! The project's development commands: `cargo xtask demo`, `test`, `sim`, `fuzz`, `lab`, `bench` and `dist`.
+//! The project's development commands: `cargo xtask demo`, `test`, `sim`, `fuzz`, `lab`, `ceph`, `bench` and `dist`.
 #![forbid(unsafe_code)]
 
 mod bench;
+mod ceph;
 mod demo;
 mod dist;
 mod fuzz;
@@ -34,6 +35,8 @@ enum Command {
     Fuzz(fuzz::Fuzz),
     /// Runs scenarios against a stock Linux kernel in a virtual machine
     Lab(lab::Lab),
+    /// Runs checks against a real Ceph cluster, started for the time from Debian's packages
+    Ceph(ceph::Ceph),
     /// Benchmarks against bare TCP, fio, nbdkit, qemu-nbd and SPDK, if installed, and updates docs/PERFORMANCE.md
     Bench(bench::Bench),
     /// Makes Debian packages, and an image for containers, in .build/dist
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         Command::Sim(sim) => sim.run(),
         Command::Fuzz(fuzz) => fuzz.run(),
         Command::Lab(lab) => lab.run(),
+        Command::Ceph(ceph) => ceph.run(),
         Command::Bench(bench) => bench.run(),
         Command::Dist(dist) => dist.run(),
     };

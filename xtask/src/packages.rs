@@ -46,6 +46,16 @@ pub(crate) const LAB: &[Need] = &[
     Need { sign: "xz", package: "xz-utils" },
 ];
 
+/// Needed by the checks against a Ceph cluster: its daemons and commands. `ceph-common` brings the libraries.
+pub(crate) const CEPH: &[Need] = &[
+    Need { sign: "ceph-mon", package: "ceph-mon" },
+    Need { sign: "ceph-osd", package: "ceph-osd" },
+    Need { sign: "rbd", package: "ceph-common" },
+];
+
+/// Needed to measure against fio's rbd engine.
+pub(crate) const FIO: &[Need] = &[Need { sign: "fio", package: "fio" }];
+
 /// Needed by `dist`: what Debian makes and checks its packages with, and what makes manual pages of documents.
 pub(crate) const DIST: &[Need] = &[
     Need { sign: "dh", package: "debhelper" },

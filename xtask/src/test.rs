@@ -1,6 +1,6 @@
 //! `cargo xtask test`: all checks that must pass before a change is merged.
 
-use crate::{lab, packages, publishable, step};
+use crate::{ceph, lab, packages, publishable, step};
 use anyhow::{Context, Result};
 use std::process::Command;
 
@@ -21,7 +21,7 @@ impl Test {
     pub(crate) fn run(&self) -> Result<()> {
         let mut needs = vec![packages::TEST];
         if packages::can_install() {
-            needs.push(packages::ABI);
+            needs.extend([packages::ABI, packages::CEPH]);
             needs.extend(lab::possible().is_ok().then_some(packages::LAB));
         }
         packages::ensure(&needs)?;
@@ -66,6 +66,11 @@ impl Test {
             missing => {
                 println!("\n== ABI of libibverbs and librdmacm: left out, needs {}", missing.join(" "))
             }
+        }
+        match &packages::missing(&[packages::CEPH])[..] {
+            [] => ceph::quick()?,
+            _ if packages::can_install() => ceph::quick()?,
+            missing => println!("\n== Ceph: left out, needs {}", missing.join(" ")),
         }
         match lab::available() {
             Ok(()) => lab::quick()?,

@@ -9,11 +9,38 @@ use nvmf_block::{BlockOp, Buffer, Completion};
 use nvmf_rados::{Bytes, Completions, Request};
 use std::time::{Duration, Instant};
 
+/// How long dropping it waits for what is in flight, unless that was drained before.
+const DROP_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// A worker's operations on images.
 pub(super) struct Images {
     completions: Completions,
+    drop_timeout: Duration,
     /// What the ring watches.
     watch: usize,
+}
+
+impl Images {
+    fn drain(&mut self, deadline: Instant, mut on_complete: impl FnMut(usize)) {
+        loop {
+            while let Some((index, _)) = self.completions.take() {
+                on_complete(index);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if self.completions.in_flight() == 0 || left.is_zero() {
+                return;
+            }
+            if self.completions.may_sleep() {
+                self.completions.wait(left);
+            }
+        }
+    }
+}
+
+impl Drop for Images {
+    fn drop(&mut self) {
+        self.drain(Instant::now() + self.drop_timeout, |_| ());
+    }
 }
 
 impl Device {
@@ -41,7 +68,7 @@ impl Devices {
         if self.images.is_none() {
             let completions = Completions::new(self.depth as u32).map_err(DevicesError::Wakeup)?;
             let watch = self.ring.watch(completions.fd()).expect("there is room for it");
-            self.images = Some(Box::new(Images { completions, watch }));
+            self.images = Some(Box::new(Images { completions, drop_timeout: DROP_TIMEOUT, watch }));
         }
         Ok(())
     }
@@ -96,18 +123,8 @@ impl Devices {
     /// Waits for images, up to `deadline`, and discards what completes.
     pub(super) fn drain_images(&mut self, deadline: Instant) {
         let Some(images) = &mut self.images else { return };
-        loop {
-            while let Some((index, _)) = images.completions.take() {
-                self.operations[index] = None;
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if images.completions.in_flight() == 0 || left.is_zero() {
-                return;
-            }
-            if images.completions.may_sleep() {
-                images.completions.wait(left.min(Duration::from_secs(1)));
-            }
-        }
+        images.drop_timeout = Duration::ZERO;
+        images.drain(deadline, |index| self.operations[index] = None);
     }
 
     /// An image's command is complete. `Some`: so is its operation.

@@ -4,6 +4,7 @@ use super::{ANA_GROUPS_MAX, Checker, HOSTS_MAX, MODEL, NSID_MAX, Result, is_devi
 use crate::file;
 use crate::identity;
 use crate::model::{Backing, Host, Hosts, Namespace, Subsystem};
+use crate::rbd::Rbd;
 use nvme_proto::nqn::Nqn;
 use std::path::PathBuf;
 use toml::Spanned;
@@ -182,11 +183,13 @@ impl Checker<'_> {
             }
             None => None,
         };
+        let backing = self.backing(spanned)?;
+        let is_snapshot = matches!(&backing, Backing::Rbd(Rbd { snapshot: Some(_), .. }));
         Ok(Namespace {
             nsid,
-            backing: self.backing(spanned)?,
+            backing,
             block_size,
-            read_only: file.read_only.unwrap_or(false),
+            read_only: file.read_only.unwrap_or(false) || is_snapshot,
             uuid,
             limits: file.limits.as_ref().map(|limits| self.limits(limits)).transpose()?,
             ana_group: self.number("ana_group", file.ana_group.as_ref(), 1..=ANA_GROUPS_MAX, 1)?,
@@ -209,8 +212,8 @@ impl Checker<'_> {
 
     fn backing(&self, spanned: &Spanned<file::Namespace>) -> Result<Backing> {
         let file = spanned.as_ref();
-        let backing = match (&file.path, &file.memory, &file.null) {
-            (Some(path), None, None) if path.as_ref().is_absolute() => {
+        let backing = match (&file.path, &file.memory, &file.null, &file.rbd) {
+            (Some(path), None, None, None) if path.as_ref().is_absolute() => {
                 let size = file.size.as_ref().map(|size| self.device_size("size", size)).transpose()?;
                 let create = file.create.as_ref().filter(|create| *create.as_ref());
                 if let Some(create) = create {
@@ -228,22 +231,26 @@ impl Checker<'_> {
                 }
                 return Ok(Backing::Path { path: path.as_ref().clone(), size, create: create.is_some() });
             }
-            (Some(path), None, None) => {
+            (Some(path), None, None, None) => {
                 return self.error(path, "path must be absolute: the daemon does not start where you are");
             }
-            (None, Some(size), None) => Backing::Memory { size: self.device_size("memory", size)? },
-            (None, None, Some(size)) => Backing::Null { size: self.device_size("null", size)? },
+            (None, Some(size), None, None) => Backing::Memory { size: self.device_size("memory", size)? },
+            (None, None, Some(size), None) => Backing::Null { size: self.device_size("null", size)? },
+            (None, None, None, Some(image)) => Backing::Rbd(self.rbd(image)?),
             _ => {
                 let message = "a namespace has exactly one of path = \"/dev/… or /srv/…\", memory = \
-                 \"1GiB\" (lost at stop), null = \"1TiB\"";
+                 \"1GiB\" (lost at stop), null = \"1TiB\", rbd = { pool = \"…\", image = \"…\" }";
                 return self.error(spanned, message);
             }
         };
         if let Some(size) = &file.size {
-            return self.error(size, "size goes with path: memory and null say their size themselves");
+            return self.error(size, "size goes with path: memory, null and rbd say their size themselves");
         }
         match &file.create {
-            Some(create) => self.error(create, "create goes with path: memory and null are always new"),
+            Some(create) => self.error(
+                create,
+                "create goes with path: memory and null are always new, and images are made by `rbd create`",
+            ),
             None => Ok(backing),
         }
     }

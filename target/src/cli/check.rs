@@ -79,6 +79,14 @@ impl Findings {
                     self.warnings
                         .push(format!("namespace {} of {}: {FORGETS}", namespace.nsid, subsystem.nqn));
                 }
+                if let Backing::Rbd(image) = &namespace.backing
+                    && let Err(problem) = look_at_image(namespace)
+                {
+                    self.problems.push(format!(
+                        "namespace {} of {}, {image}: {problem}",
+                        namespace.nsid, subsystem.nqn
+                    ));
+                }
                 let Backing::Path { path, size, create } = &namespace.backing else { continue };
                 let hint = machine::service_hint(path, &user());
                 let name = format!("namespace {} of {}", namespace.nsid, subsystem.nqn);
@@ -303,6 +311,13 @@ enum DiskNumber {
     File { filesystem: u64, inode: u64 },
 }
 
+/// Opens an image, and closes it again.
+fn look_at_image(namespace: &Namespace) -> Result<(), String> {
+    let spec = crate::exports::disk_spec(&namespace.backing);
+    let opened = nvmf_backend::Disk::open(&spec, namespace.block_size, namespace.read_only);
+    opened.map(drop).map_err(|error| format!("{:#}", anyhow::Error::new(error)))
+}
+
 fn disk_number(metadata: &Metadata) -> DiskNumber {
     if metadata.file_type().is_block_device() {
         DiskNumber::Device(metadata.rdev())
@@ -372,6 +387,7 @@ fn summary(config: &Config) -> String {
                     format!("{} (created with {size} bytes if it is not there)", path.display())
                 }
                 Backing::Path { path, .. } => path.display().to_string(),
+                Backing::Rbd(image) => image.to_string(),
                 Backing::Memory { size } => format!("{size} bytes of memory"),
                 Backing::Null { size } => format!("null, {size} bytes (writes are discarded)"),
             };

@@ -89,6 +89,8 @@ impl Daemon {
         let nqns: BTreeSet<Nqn> = taken.iter().map(|export| export.nqn).collect();
         for export in taken {
             export.announce();
+            let waker = self.common.waker.clone();
+            export.disk.on_change(move || waker.wake());
             self.namespaces.add(export);
         }
         // In force before a host sees what they are of.

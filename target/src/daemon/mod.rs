@@ -69,7 +69,9 @@ pub use workers::WorkerError;
 
 use crate::control::{Control, Event};
 use crate::exports::Export;
-use crate::limits::{CLOSE_TIMEOUT, DEVICES_INTERVAL, DRAIN_TIMEOUT, LOOK_INTERVAL, RETRY_INTERVAL};
+use crate::limits::{
+    CLOSE_TIMEOUT, DEVICES_INTERVAL, DRAIN_TIMEOUT, LOOK_AT_IMAGES_INTERVAL, LOOK_INTERVAL, RETRY_INTERVAL,
+};
 use crate::mailbox::ThreadMessage;
 use crate::mdns::Announcer;
 use crate::message::{WorkerId, WorkerMessage};
@@ -85,7 +87,7 @@ use listening::Listening;
 use namespaces::Namespaces;
 use nvmf_config::Config;
 use nvmf_subsystem::Registry;
-use sizes::Looking;
+use sizes::{Looked, Looking};
 use slow_disks::SlowDisks;
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -139,8 +141,10 @@ pub struct Daemon {
     unfinished: Vec<unfinished::Unfinished>,
     /// What keeps reservations and write protections.
     to_store: Sender<questions::ToStore>,
+    /// When to look whether images are still there.
+    look_at_images: Duration,
     /// The disks are being looked at.
-    looking: Option<Looking>,
+    looking: HashMap<Looked, Looking>,
     /// Bytes that the process grew by when the disks were opened and given to the workers.
     disk_memory: u64,
     /// Files for disks are being made.
@@ -229,6 +233,7 @@ impl Daemon {
     /// Takes up what has become possible since: disks and addresses that could not be had, RDMA devices that are new.
     fn maintain(&mut self) {
         self.collect_sizes();
+        self.look_at_changed();
         self.log_slow_disks();
         self.watch_health();
         self.show_observed();
@@ -240,7 +245,11 @@ impl Daemon {
         }
         if now >= self.look_at {
             self.look_at = now + LOOK_INTERVAL;
-            self.begin_to_look();
+            let images = now >= self.look_at_images;
+            if images {
+                self.look_at_images = now + LOOK_AT_IMAGES_INTERVAL;
+            }
+            self.begin_to_look(images);
         }
         if now >= self.devices_at {
             self.devices_at = now + DEVICES_INTERVAL;
@@ -295,6 +304,7 @@ impl Daemon {
                 tracing::error!("worker {id} panicked");
             }
         }
+        self.namespaces.close_all(CLOSE_TIMEOUT);
     }
 }
 

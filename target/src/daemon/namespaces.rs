@@ -143,6 +143,25 @@ impl Namespaces {
         }
     }
 
+    /// Closes everything at the end of the process, for at most so long: a disk that does not answer is left to the kernel
+    /// or to its cluster.
+    pub(super) fn close_all(&mut self, most: Duration) {
+        let (tell, over) = channel::<()>();
+        let disks = [&mut self.open, &mut self.held, &mut self.leaving].into_iter().flat_map(std::mem::take);
+        let mut shares: Vec<Vec<Export>> = (0..CLOSING_MAX).map(|_| Vec::new()).collect();
+        disks.enumerate().for_each(|(at, disk)| shares[at % CLOSING_MAX].push(disk));
+        for share in shares.into_iter().filter(|share| !share.is_empty()) {
+            let tell = tell.clone();
+            let close = move || drop((share, tell));
+            // Without a thread, they are closed here.
+            let _ = std::thread::Builder::new().name("close-disk".into()).spawn(close);
+        }
+        drop(tell);
+        if over.recv_timeout(most) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            tracing::error!("a disk was not closed within {most:?}: it does not answer");
+        }
+    }
+
     /// Takes in what has been opened since, and returns what could not be.
     pub(super) fn collect(&mut self, wanted: &[Subsystem], now: Duration) -> Vec<ExportError> {
         let mut faults = Vec::new();
@@ -170,7 +189,9 @@ impl Namespaces {
     pub(super) fn is_settling(&self, now: Duration) -> bool {
         self.opening.iter().any(|opening| {
             let Namespace { backing, uuid, .. } = &opening.namespace;
-            matches!(backing, Backing::Path { .. }) && uuid.is_none() && now < opening.since + OPEN_TIMEOUT
+            matches!(backing, Backing::Path { .. } | Backing::Rbd(_))
+                && uuid.is_none()
+                && now < opening.since + OPEN_TIMEOUT
         })
     }
 
@@ -320,11 +341,12 @@ impl Namespaces {
         self.faults.get(key).is_some_and(|fault| fault.retry_at > now)
     }
 
-    /// Whether another disk had the NSID until a moment ago. A file or device that comes back under its own path is no
+    /// Whether another disk had the NSID until a moment ago. A file, device or image that comes back under its own name is no
     /// other disk; memory always is.
     pub(super) fn is_resting(&self, key: &Key, namespace: &Namespace) -> bool {
         let is_same = |other: &Backing| match (other, &namespace.backing) {
             (Backing::Path { path: a, .. }, Backing::Path { path: b, .. }) => a == b,
+            (Backing::Rbd(a), Backing::Rbd(b)) => a == b,
             _ => false,
         };
         self.resting.get(key).is_some_and(|(backing, _)| !is_same(backing))
@@ -334,6 +356,7 @@ impl Namespaces {
     fn is_leaving(&self, key: &Key, namespace: &Namespace) -> bool {
         let same_path = |other: &Namespace| match (&other.backing, &namespace.backing) {
             (Backing::Path { path: a, .. }, Backing::Path { path: b, .. }) => a == b,
+            (Backing::Rbd(a), Backing::Rbd(b)) => a == b,
             _ => false,
         };
         self.leaving.iter().any(|export| export.is(&key.0, key.1) || same_path(&export.namespace))

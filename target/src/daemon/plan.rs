@@ -274,18 +274,26 @@ impl Daemon {
     /// Opens the disk that is to take the place of another, and closes it again: the old one is not given up for one
     /// that is not there. In a thread of its own, and waited for a bounded time only: the file system may hang.
     fn look_at_new_disk(&self, old: &Export, new: &Namespace) -> Result<(), String> {
-        let Backing::Path { path, create, .. } = &new.backing else { return Ok(()) };
-        let is_path =
-            |it: &Export| matches!(&it.namespace.backing, Backing::Path { path: own, .. } if own == path);
+        let is_open = |it: &Export| is_same_backing(&it.namespace, new);
         // Open here, so it is there: another namespace may give it up in the same file.
-        if is_same_backing(&old.namespace, new) || self.exports().iter().any(is_path) {
+        if is_same_backing(&old.namespace, new) || self.exports().iter().any(is_open) {
             return Ok(());
         }
+        let spec = match exports::disk_spec(&new.backing) {
+            DiskSpec::Memory { .. } | DiskSpec::Null { .. } => return Ok(()),
+            spec @ (DiskSpec::Path { .. } | DiskSpec::Rbd(_)) => spec,
+        };
         let (tell, told) = channel();
-        let (namespace, path, create) = (new.clone(), path.clone(), *create);
+        let namespace = new.clone();
         let look = move || {
-            let is_to_come = create && !path.exists() && path.parent().is_some_and(Path::is_dir);
-            let spec = DiskSpec::Path { path, create: None };
+            let (is_to_come, spec) = match spec {
+                DiskSpec::Path { path, create } => {
+                    let may_come =
+                        create.is_some() && !path.exists() && path.parent().is_some_and(Path::is_dir);
+                    (may_come, DiskSpec::Path { path, create: None })
+                }
+                spec => (false, spec),
+            };
             let found = match is_to_come {
                 true => Ok(()),
                 false => Disk::open(&spec, namespace.block_size, namespace.read_only).map(drop),

@@ -1,5 +1,8 @@
 //! Disks that grow or shrink, or are no longer at their path.
 //!
+//! Files and devices have to be looked at. Images tell when their size may have changed; whether they are still there is
+//! looked at now and then, for each cluster by itself: one that does not answer keeps nobody else waiting.
+//!
 //! What has grown is shown to the hosts, whoever notices it. What has shrunk is reported, and what lies behind its end
 //! is neither read nor written; hosts are shown the new size only when the operator says so (`ctl namespace resize
 //! --shrink`).
@@ -16,17 +19,29 @@ use crate::exports::{Export, ExportFault};
 use crate::limits::OPEN_TIMEOUT;
 use crate::mailbox::ThreadMessage;
 use core::time::Duration;
-use nvmf_backend::{DevicesError, Disk};
+use nvmf_backend::{DevicesError, Disk, Presence};
 use nvmf_block::DeviceId;
+use std::collections::HashMap;
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 
 /// What a look at a disk found.
 struct Found {
     device: DeviceId,
-    is_at_its_path: bool,
+    place: io::Result<Presence>,
     /// The disk with its new size, if it has another.
     resized: io::Result<Option<Disk>>,
+}
+
+/// Which disks are looked at together.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Looked {
+    /// Those of this machine.
+    Here,
+    /// The images of a cluster.
+    Cluster(String),
+    /// One that said that it has changed.
+    One(DeviceId),
 }
 
 /// A look at the disks that is under way: a thread of its own, because a file system that hangs would keep the control
@@ -39,8 +54,8 @@ impl Looking {
         let (tell, told) = channel();
         let look = move || {
             for export in disks {
-                let is_at_its_path = export.is_at_its_path().unwrap_or(false);
-                let found = Found { device: export.device, is_at_its_path, resized: export.disk.resized() };
+                let place = export.presence();
+                let found = Found { device: export.device, place, resized: export.disk.resized() };
                 let _ = tell.send(found);
             }
             drop(tell);
@@ -65,16 +80,45 @@ impl Daemon {
         Looking::begin(disks, self.common.waker.clone())
     }
 
-    /// Begins to look at the disks, unless that is under way. [`Daemon::collect_sizes`] takes what was found.
-    pub(super) fn begin_to_look(&mut self) {
-        if self.looking.is_none() {
-            self.looking = self.look(self.exports().to_vec());
+    /// Begins to look at the disks of this machine, and with `images` at those of clusters, unless that is under way.
+    /// [`Daemon::collect_sizes`] takes what was found.
+    pub(super) fn begin_to_look(&mut self, images: bool) {
+        let mut due: HashMap<Looked, Vec<Export>> = HashMap::new();
+        for export in self.exports() {
+            let of = match export.disk.cluster() {
+                None => Looked::Here,
+                Some(_) if !images => continue,
+                Some(cluster) => Looked::Cluster(cluster.to_owned()),
+            };
+            due.entry(of).or_default().push(export.clone());
+        }
+        due.into_iter().for_each(|(of, disks)| self.begin_one_look(of, disks));
+    }
+
+    /// Begins to look at the images that have changed since they were looked at.
+    pub(super) fn look_at_changed(&mut self) {
+        let is_due = |export: &&Export| {
+            !self.looking.contains_key(&Looked::One(export.device)) && export.disk.take_changed()
+        };
+        let changed: Vec<Export> = self.exports().iter().filter(is_due).cloned().collect();
+        changed.into_iter().for_each(|export| self.begin_one_look(Looked::One(export.device), vec![export]));
+    }
+
+    fn begin_one_look(&mut self, of: Looked, disks: Vec<Export>) {
+        if !self.looking.contains_key(&of)
+            && let Some(looking) = self.look(disks)
+        {
+            self.looking.insert(of, looking);
         }
     }
 
     /// Takes what was found since, without waiting.
     pub(super) fn collect_sizes(&mut self) {
-        self.looking = self.looking.take().and_then(|looking| self.take_found(looking, false));
+        for (of, looking) in std::mem::take(&mut self.looking) {
+            if let Some(looking) = self.take_found(looking, false) {
+                self.looking.insert(of, looking);
+            }
+        }
     }
 
     /// Takes what was found since, without waiting; `None` when that was all.
@@ -95,18 +139,24 @@ impl Daemon {
     /// Shows the hosts a disk that has grown, and complains of one that has shrunk or is no longer at its path: once, or
     /// `again`.
     fn on_found(&mut self, found: Found, again: bool) {
-        let Found { device, is_at_its_path, resized } = found;
+        let Found { device, place, resized } = found;
         let Some(export) = self.exports().iter().find(|export| export.device == device).cloned() else {
             return;
         };
         let before = export.disk.geometry();
-        let mut text = (!is_at_its_path).then(|| {
-            format!(
-                "{} is not the disk that is served: it was replaced or removed, and hosts go on with the one that was \
-                 opened. Put it back, or take the namespace out, reload, and add it again",
-                export.backing()
-            )
-        });
+        let backing = export.backing();
+        let mut text = match place {
+            Ok(Presence::There) => None,
+            Ok(Presence::Renamed) => Some(format!(
+                "{backing} is not the disk that is served: it was replaced or removed, and hosts go on with the one that was \
+                 opened. Put it back, or take the namespace out, reload, and add it again"
+            )),
+            Ok(Presence::Removed) => Some(format!(
+                "{backing} was removed: hosts are told that the namespace is gone. Take it out, and add it again if the image \
+                 is made anew, which is another disk"
+            )),
+            Err(error) => Some(format!("{backing} cannot be looked at: {error}")),
+        };
         match resized {
             Ok(None) if export.cut.is_some() => self.cut(&export, None),
             Ok(None) => {}

@@ -20,7 +20,7 @@ pub enum NamespaceRequest {
 /// The arguments of `namespace add`: the keys of `[[subsystem.namespace]]` (docs/CONFIGURATION.md).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Args)]
 #[serde(deny_unknown_fields)]
-#[command(group = clap::ArgGroup::new("disk").required(true).args(["path", "memory", "null"]))]
+#[command(group = clap::ArgGroup::new("disk").required(true).args(["path", "memory", "null", "rbd"]))]
 pub struct NamespaceAdd {
     /// The subsystem's NQN.
     pub subsystem: String,
@@ -39,6 +39,30 @@ pub struct NamespaceAdd {
     #[arg(long, value_name = "SIZE")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub null: Option<String>,
+    /// An image of a Ceph cluster instead.
+    #[arg(long, value_name = "POOL/IMAGE[@SNAPSHOT]")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rbd: Option<String>,
+    /// Ceph's configuration file, if it is not at the usual place.
+    #[arg(long, value_name = "FILE", requires = "rbd")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ceph_conf: Option<String>,
+    /// Ceph's user, without `client.`: otherwise admin.
+    #[arg(long, value_name = "NAME", requires = "rbd")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ceph_user: Option<String>,
+    /// The file with the user's key, if Ceph's configuration does not name it.
+    #[arg(long, value_name = "FILE", requires = "rbd")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ceph_keyring: Option<String>,
+    /// How the image is decrypted: luks1 or luks2.
+    #[arg(long, value_name = "FORMAT", requires_all = ["rbd", "passphrase_file"])]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<String>,
+    /// The file with the passphrase.
+    #[arg(long, value_name = "FILE", requires = "encryption")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub passphrase_file: Option<String>,
     /// Bytes in a logical block.
     #[arg(long, value_name = "BYTES")]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -15,7 +15,7 @@ use crate::daemon::apply::Origin;
 use crate::daemon::changing::Changing;
 use crate::daemon::reading::{EMPTIES, Wanted};
 use crate::exports::Export;
-use nvmf_config::{AnaGroup, Config, Draft, DraftError, Listener, Transport};
+use nvmf_config::{AnaGroup, Config, Draft, DraftError, Listener, Rbd, RbdNameError, Transport};
 use nvmf_subsystem::AnaState;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -44,12 +44,14 @@ impl Daemon {
 
     pub(super) fn on_namespace(&mut self, request: &NamespaceRequest) -> Result<Reply, Fault> {
         match request {
-            NamespaceRequest::Add(add) => self.edit(|draft| {
-                let mut table = namespace(add);
-                let nsid = add.nsid.map_or_else(|| draft.free_nsid(&add.subsystem), Ok)?;
-                table.insert("nsid".into(), i64::from(nsid).into());
-                draft.add_namespace(&add.subsystem, table)
-            }),
+            NamespaceRequest::Add(add) => {
+                let mut table = namespace(add)?;
+                self.edit(|draft| {
+                    let nsid = add.nsid.map_or_else(|| draft.free_nsid(&add.subsystem), Ok)?;
+                    table.insert("nsid".into(), i64::from(nsid).into());
+                    draft.add_namespace(&add.subsystem, table)
+                })
+            }
             NamespaceRequest::Set(set) => Ok(self.set_read_only(set)?.into()),
             NamespaceRequest::Resize(resize) => {
                 Ok(self.resize(&resize.subsystem, resize.nsid, resize.shrink)?.into())
@@ -254,8 +256,24 @@ fn subsystem(add: &SubsystemAdd) -> Table {
     table
 }
 
-fn namespace(add: &NamespaceAdd) -> Table {
+fn namespace(add: &NamespaceAdd) -> Result<Table, Fault> {
     let mut table = table(add);
     table.remove("subsystem");
-    table
+    let mut take = |key: &str| table.remove(key);
+    let [conf, user, keyring] = ["ceph_conf", "ceph_user", "ceph_keyring"].map(&mut take);
+    let [format, passphrase_file] = ["encryption", "passphrase_file"].map(&mut take);
+    if let Some(name) = &add.rbd {
+        let image: Rbd = name.parse().map_err(|error: RbdNameError| Fault::refused(error.to_string()))?;
+        let mut image = image.to_table().map_err(|error| Fault::refused(error.to_string()))?;
+        let given = [("conf", conf), ("user", user), ("keyring", keyring)];
+        image.extend(given.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
+        let given = [("format", format), ("passphrase_file", passphrase_file)];
+        let encryption: Table =
+            given.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect();
+        if !encryption.is_empty() {
+            image.insert("encryption".into(), Value::Table(encryption));
+        }
+        table.insert("rbd".into(), Value::Table(image));
+    }
+    Ok(table)
 }

@@ -1,0 +1,147 @@
+//! `nvmf-target` with images of a cluster, and a job of `nvmf-bench` on them.
+
+use super::cluster::Cluster;
+use anyhow::{Context, Result, ensure};
+use nvmf_tests::process::{Target, end, free_port, program, run_for, until_within};
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+pub(super) const NQN: &str = "nqn.2026-11.com.example:images";
+
+/// A running target, whose namespaces are images, from NSID 1 on, and behind them a memory disk.
+pub(super) struct Gateway {
+    pub(super) target: Target,
+    folder: tempfile::TempDir,
+    /// The NSID of the memory disk.
+    pub(super) memory: usize,
+}
+
+impl Gateway {
+    pub(super) fn start(cluster: &Cluster, images: &[String]) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let address: SocketAddr = ([127, 0, 0, 1], free_port()?).into();
+        let socket = folder.path().join("control.sock");
+        let mut text = format!(
+            "[target]\nworkers = 2\ncontrol_socket = \"{}\"\n[[listener]]\naddress = \"{address}\"\ntransport = \"tcp\"\n\
+             [[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n",
+            socket.display()
+        );
+        for (at, image) in images.iter().enumerate() {
+            let conf = cluster.conf();
+            writeln!(
+                text,
+                "[[subsystem.namespace]]\nnsid = {}\nrbd = {{ image = \"{image}\", conf = \"{}\" }}",
+                at + 1,
+                conf.display()
+            )?;
+        }
+        let memory = images.len() + 1;
+        writeln!(text, "[[subsystem.namespace]]\nnsid = {memory}\nmemory = \"16MiB\"")?;
+        let config = folder.path().join("target.toml");
+        std::fs::write(&config, text)?;
+        let log = folder.path().join("log");
+        let target = Target::serve(&program("nvmf-target")?, &config, address, &log)?;
+        Ok(Self { target, folder, memory })
+    }
+
+    /// A job on a namespace, not started.
+    pub(super) fn job(&self, nsid: usize, options: &[&str]) -> Result<Command> {
+        let mut bench = Command::new(program("nvmf-bench")?);
+        bench.args(["--name=job", "--output-format=json", "--eta=never", "--transport=tcp"]);
+        bench.args(["--ioengine=nvmf", &format!("--address={}", self.target.address)]);
+        bench.args([&format!("--nqn={NQN}"), &format!("--nsid={nsid}")]).args(options);
+        Ok(bench)
+    }
+
+    /// Asks the target, and gives its answer.
+    pub(super) fn ask(&self, words: &[&str]) -> Result<Value> {
+        let mut ctl = Command::new(program("nvmf-target")?);
+        ctl.args(["ctl", "-o", "json", "--socket"]).arg(self.folder.path().join("control.sock")).args(words);
+        let output = run_for(&mut ctl, Duration::from_secs(30))?;
+        serde_json::from_slice(&output.stdout).with_context(|| {
+            format!("ctl {words:?} gave no JSON: {}", String::from_utf8_lossy(&output.stderr))
+        })
+    }
+
+    /// The status of a namespace.
+    pub(super) fn namespace(&self, nsid: usize) -> Result<Value> {
+        let status = self.ask(&["status"])?;
+        let found = find(&status, &|value| value["nsid"] == nsid && value.get("backing").is_some());
+        found.cloned().context("the status has no such namespace")
+    }
+
+    /// Threads and resident bytes of its process.
+    pub(super) fn size(&self) -> Result<(u64, u64)> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.target.pid()))?;
+        let number = |name: &str| {
+            let line = status.lines().find(|line| line.starts_with(name));
+            line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok())
+        };
+        let threads = number("Threads:").context("no threads")?;
+        Ok((threads, number("VmRSS:").context("no memory")? << 10))
+    }
+}
+
+/// The first object in a JSON text that is so.
+fn find<'a>(value: &'a Value, is_it: &dyn Fn(&Value) -> bool) -> Option<&'a Value> {
+    match value {
+        Value::Object(fields) if !is_it(value) => fields.values().find_map(|field| find(field, is_it)),
+        Value::Object(_) => Some(value),
+        Value::Array(items) => items.iter().find_map(|item| find(item, is_it)),
+        _ => None,
+    }
+}
+
+/// A job that runs beside what is done to the cluster.
+pub(super) struct Running {
+    child: Child,
+    out: tempfile::NamedTempFile,
+}
+
+impl Running {
+    pub(super) fn start(mut job: Command) -> Result<Self> {
+        let out = tempfile::NamedTempFile::new()?;
+        let errors = out.reopen()?;
+        job.stdin(Stdio::null()).stdout(out.reopen()?).stderr(errors);
+        Ok(Self { child: job.spawn().context("cannot start nvmf-bench")?, out })
+    }
+
+    /// Runs a job for at most so long, whatever comes of it.
+    pub(super) fn start_for(job: Command, most: Duration) -> Result<()> {
+        let mut running = Self::start(job)?;
+        let _ = until_within("the job has ended", most, || !matches!(running.child.try_wait(), Ok(None)));
+        Ok(())
+    }
+
+    /// Its report, once it has ended without an error.
+    pub(super) fn report(mut self) -> Result<Value> {
+        let status = end(&mut self.child)?;
+        let text = std::fs::read_to_string(self.out.path())?;
+        ensure!(status.success(), "nvmf-bench ended with {status}: {text}");
+        parse(text.as_bytes())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a job to its end.
+pub(super) fn report(job: &mut Command) -> Result<Value> {
+    let output = run_for(job, Duration::from_secs(120))?;
+    ensure!(output.status.success(), "nvmf-bench: {}", String::from_utf8_lossy(&output.stderr));
+    parse(&output.stdout)
+}
+
+pub(super) fn parse(json: &[u8]) -> Result<Value> {
+    let start = json.iter().position(|&byte| byte == b'{').context("there is no JSON in the report")?;
+    let report: Value = serde_json::from_slice(&json[start..]).context("the report is no JSON")?;
+    ensure!(report["jobs"][0]["error"].as_i64() == Some(0), "the job failed: {}", report["jobs"][0]["error"]);
+    Ok(report)
+}
