@@ -6,26 +6,39 @@ use nvmf_tests::process::{Target, end, free_port, program, run_for, until_within
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
+
+/// Its own buffers are small, so that what images take can be seen.
+const BUFFERS: &str = "buffer_memory = \"8MiB\"\nconnections = 16";
 
 pub(super) const NQN: &str = "nqn.2026-11.com.example:images";
 
 /// A running target, whose namespaces are images, from NSID 1 on, and behind them a memory disk.
 pub(super) struct Gateway {
     pub(super) target: Target,
+    /// Where the programs are.
+    programs: PathBuf,
     folder: tempfile::TempDir,
     /// The NSID of the memory disk.
     pub(super) memory: usize,
 }
 
 impl Gateway {
+    /// With the programs beside this one.
     pub(super) fn start(cluster: &Cluster, images: &[String]) -> Result<Self> {
+        let beside = program("nvmf-target")?.parent().map(Path::to_owned).unwrap_or_default();
+        Self::start_of(beside, cluster, images)
+    }
+
+    /// With the programs of a folder.
+    pub(super) fn start_of(programs: PathBuf, cluster: &Cluster, images: &[String]) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let address: SocketAddr = ([127, 0, 0, 1], free_port()?).into();
         let socket = folder.path().join("control.sock");
         let mut text = format!(
-            "[target]\nworkers = 2\ncontrol_socket = \"{}\"\n[[listener]]\naddress = \"{address}\"\ntransport = \"tcp\"\n\
+            "[target]\nworkers = 2\n{BUFFERS}\ncontrol_socket = \"{}\"\n[[listener]]\naddress = \"{address}\"\ntransport = \"tcp\"\n\
              [[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n",
             socket.display()
         );
@@ -43,22 +56,22 @@ impl Gateway {
         let config = folder.path().join("target.toml");
         std::fs::write(&config, text)?;
         let log = folder.path().join("log");
-        let target = Target::serve(&program("nvmf-target")?, &config, address, &log)?;
-        Ok(Self { target, folder, memory })
+        let target = Target::serve(&programs.join("nvmf-target"), &config, address, &log)?;
+        Ok(Self { target, programs, folder, memory })
     }
 
     /// A job on a namespace, not started.
-    pub(super) fn job(&self, nsid: usize, options: &[&str]) -> Result<Command> {
-        let mut bench = Command::new(program("nvmf-bench")?);
+    pub(super) fn job(&self, nsid: usize, options: &[&str]) -> Command {
+        let mut bench = Command::new(self.programs.join("nvmf-bench"));
         bench.args(["--name=job", "--output-format=json", "--eta=never", "--transport=tcp"]);
         bench.args(["--ioengine=nvmf", &format!("--address={}", self.target.address)]);
         bench.args([&format!("--nqn={NQN}"), &format!("--nsid={nsid}")]).args(options);
-        Ok(bench)
+        bench
     }
 
     /// Asks the target, and gives its answer.
     pub(super) fn ask(&self, words: &[&str]) -> Result<Value> {
-        let mut ctl = Command::new(program("nvmf-target")?);
+        let mut ctl = Command::new(self.programs.join("nvmf-target"));
         ctl.args(["ctl", "-o", "json", "--socket"]).arg(self.folder.path().join("control.sock")).args(words);
         let output = run_for(&mut ctl, Duration::from_secs(30))?;
         serde_json::from_slice(&output.stdout).with_context(|| {

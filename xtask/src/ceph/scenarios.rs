@@ -44,7 +44,7 @@ fn verified(
     cluster.rbd(&format!("create --size 32M {name}"))?;
     let gateway = Gateway::start(cluster, &[name.to_owned()])?;
     let options = ["--rw=randwrite", "--bs=4k", "--iodepth=16", "--verify=crc32c"];
-    let job = Running::start(gateway.job(1, &options)?)?;
+    let job = Running::start(gateway.job(1, &options))?;
     what(cluster, &gateway)?;
     let report = job.report()?;
     let longest = report["jobs"][0]["write"]["lat_ns"]["max"].as_f64().context("no latency")?;
@@ -73,7 +73,7 @@ fn osd_hung(cluster: &mut Cluster) -> Result<()> {
         cluster.hang_osd(2)?;
         let begun = Instant::now();
         let options = ["--rw=randwrite", "--bs=4k", "--iodepth=4", "--time_based", "--runtime=3s"];
-        let report = report(&mut gateway.job(gateway.memory, &options)?)?;
+        let report = report(&mut gateway.job(gateway.memory, &options))?;
         let nanoseconds = report["jobs"][0]["write"]["lat_ns"]["max"].as_f64().context("no latency")?;
         beside = Duration::from_secs_f64(nanoseconds / 1e9);
         let asked = Instant::now();
@@ -104,7 +104,7 @@ fn cluster_down_at_start(cluster: &mut Cluster) -> Result<()> {
     cluster.kill_monitor();
     let gateway = Gateway::start(cluster, &["late".to_owned()])?;
     let options = ["--rw=randread", "--bs=4k", "--size=1m"];
-    report(&mut gateway.job(gateway.memory, &options)?)?;
+    report(&mut gateway.job(gateway.memory, &options))?;
     let fault = |gateway: &Gateway| gateway.namespace(1).ok()?["fault"].as_str().map(str::to_owned);
     until_within("the status says why the image is not served", Duration::from_secs(40), || {
         fault(&gateway).is_some_and(|text| text.contains("no monitor answers"))
@@ -113,7 +113,7 @@ fn cluster_down_at_start(cluster: &mut Cluster) -> Result<()> {
     until_within("the image is served", Duration::from_secs(40), || {
         gateway.namespace(1).is_ok_and(|status| status["state"] == "served")
     })?;
-    report(&mut gateway.job(1, &options)?)?;
+    report(&mut gateway.job(1, &options))?;
     gateway.target.stop()?;
     cluster.rbd("rm --no-progress late").map(drop)
 }
@@ -127,7 +127,7 @@ fn resize(cluster: &mut Cluster) -> Result<()> {
     let begun = Instant::now();
     until_within("hosts see the new size", Duration::from_secs(10), || bytes(&gateway) == Some(24 << 20))?;
     println!("  a larger image is shown after {:.1?}", begun.elapsed());
-    report(&mut gateway.job(1, &["--rw=randwrite", "--bs=4k", "--offset=16m", "--size=8m"])?)?;
+    report(&mut gateway.job(1, &["--rw=randwrite", "--bs=4k", "--offset=16m", "--size=8m"]))?;
     cluster.rbd("resize --no-progress --allow-shrink --size 8M grows")?;
     until_within("the status tells of the smaller image", Duration::from_secs(10), || {
         gateway
@@ -144,12 +144,12 @@ fn resize(cluster: &mut Cluster) -> Result<()> {
 fn fenced(cluster: &mut Cluster) -> Result<()> {
     cluster.rbd("create --size 16M fenced")?;
     let gateway = Gateway::start(cluster, &["fenced".to_owned()])?;
-    report(&mut gateway.job(1, &["--rw=randwrite", "--bs=4k", "--size=1m"])?)?;
+    report(&mut gateway.job(1, &["--rw=randwrite", "--bs=4k", "--size=1m"]))?;
     let watchers = cluster.rbd("status fenced")?;
     let address = watchers.split_once("watcher=").and_then(|(_, rest)| rest.split_whitespace().next());
     cluster.ceph(&format!("osd blocklist add {} 600", address.context("nobody watches the image")?))?;
     // A host without another path tries for as long as it would wait for a lost connection.
-    let job = gateway.job(1, &["--rw=randwrite", "--bs=4k", "--size=64k"])?;
+    let job = gateway.job(1, &["--rw=randwrite", "--bs=4k", "--size=64k"]);
     Running::start_for(job, Duration::from_secs(3))?;
     until_within("the status tells of the fence", Duration::from_secs(45), || {
         gateway
@@ -165,7 +165,7 @@ fn fenced(cluster: &mut Cluster) -> Result<()> {
     until_within("the image is served again", Duration::from_secs(40), || {
         gateway.namespace(1).is_ok_and(|status| status["state"] == "served")
     })?;
-    report(&mut gateway.job(1, &["--rw=randwrite", "--bs=4k", "--size=1m"])?)?;
+    report(&mut gateway.job(1, &["--rw=randwrite", "--bs=4k", "--size=1m"]))?;
     gateway.target.stop()?;
     cluster.rbd("rm --no-progress fenced").map(drop)
 }
@@ -185,7 +185,7 @@ fn many_images(cluster: &mut Cluster) -> Result<()> {
         })?;
         let idle = gateway.size()?;
         for nsid in 1..=count {
-            report(&mut gateway.job(nsid, &["--rw=randwrite", "--bs=4k", "--iodepth=16", "--size=256k"])?)?;
+            report(&mut gateway.job(nsid, &["--rw=randwrite", "--bs=4k", "--iodepth=16", "--size=256k"]))?;
         }
         let (threads, bytes) = gateway.size()?;
         println!(

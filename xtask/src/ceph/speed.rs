@@ -15,12 +15,12 @@ const BOUND: f64 = 0.9;
 
 pub(super) fn run(cluster: &Cluster) -> Result<()> {
     cluster.rbd("create --size 256M speed")?;
-    let gateway = Gateway::start(cluster, &["speed".to_owned()])?;
+    let gateway = Gateway::start_of(step::root().join(".build/release"), cluster, &["speed".to_owned()])?;
     // Every object is there before anything is measured.
-    report(&mut gateway.job(1, &["--rw=write", "--bs=256k", "--iodepth=8"])?)?;
+    report(&mut gateway.job(1, &["--rw=write", "--bs=256k", "--iodepth=8"]))?;
     let mut missed = Vec::new();
     for rw in ["randread", "randwrite"] {
-        let ours = || iops(&report(&mut gateway.job(1, &with(rw))?)?);
+        let ours = || iops(&report(&mut gateway.job(1, &with(rw)))?);
         let theirs = || fio(cluster, rw);
         let (a, b, c, d) = (ours()?, theirs()?, theirs()?, ours()?);
         let ratio = (a + d) / (b + c);
