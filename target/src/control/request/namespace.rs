@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "kebab-case")]
 pub enum NamespaceRequest {
     /// Add a namespace to a subsystem: hosts that are connected see it at once.
-    Add(NamespaceAdd),
+    Add(Box<NamespaceAdd>),
     /// Change a namespace.
     Set(NamespaceSet),
     /// Read the size of a namespace's disk again. A disk that has grown is also noticed by itself, within seconds.
