@@ -101,6 +101,32 @@ fn size_alone_creates_nothing() {
 }
 
 #[test]
+fn image_is_read_checked_and_written_again() {
+    let with = |rbd: &str| GOOD.replace("null = \"1TiB\"", &format!("rbd = {{ {rbd} }}"));
+    let backing = |config: &Config| config.subsystems[1].namespaces[0].clone();
+    let config = Config::parse(&with("image = \"vm1\"")).unwrap();
+    assert_eq!(backing(&config).backing, Backing::Rbd("rbd/vm1".parse().unwrap()));
+    assert!(!backing(&config).read_only);
+    let all = "pool = \"ssd\", namespace = \"t\", image = \"vm1\", snapshot = \"s\", conf = \"/c\", user = \"u\", \
+               keyring = \"/k\", encryption = { format = \"luks1\", passphrase_file = \"/p\" }";
+    let config = Config::parse(&with(all)).unwrap();
+    assert!(backing(&config).read_only, "a snapshot is");
+    assert_eq!(Config::parse(&config.to_text().unwrap()).unwrap(), config);
+    for (wrong, says) in [
+        ("image = \"\"", "a name is not empty"),
+        ("image = \"a/b\"", "no / or @"),
+        ("image = \"a\", user = \"client.u\"", "without \"client.\""),
+        ("image = \"a\", conf = \"ceph.conf\"", "must be absolute"),
+        ("image = \"a\", encryption = { format = \"aes\", passphrase_file = \"/p\" }", "luks1"),
+    ] {
+        let error = Config::parse(&with(wrong)).unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+    let twice = with("image = \"vm1\"") + "[[subsystem.namespace]]\nnsid = 2\nrbd = { image = \"vm1\" }\n";
+    assert!(Config::parse(&twice).unwrap_err().to_string().contains("already"));
+}
+
+#[test]
 fn listener_without_port_gets_4420() {
     let config = Config::parse(&GOOD.replace("127.0.0.1:4420", "127.0.0.2")).unwrap();
     assert_eq!(config.listeners[0].address, "127.0.0.2:4420".parse().unwrap());
