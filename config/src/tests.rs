@@ -416,6 +416,20 @@ allow_any_host = true
 [[subsystem.namespace]]
 nsid = 1
 null = "1TiB"
+
+[[subsystem.namespace]]
+nsid = 77
+[subsystem.namespace.rbd]
+pool = "ssd"
+namespace = "tenant"
+image = "vm1"
+snapshot = "monday"
+conf = "/etc/ceph/other.conf"
+user = "nvmf"
+keyring = "/etc/ceph/nvmf.keyring"
+[subsystem.namespace.rbd.encryption]
+format = "luks1"
+passphrase_file = "/etc/nvmf/vm1.key"
 "#;
 
 #[test]
