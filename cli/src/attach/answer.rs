@@ -1,7 +1,7 @@
 //! What a disk's server answers while it serves: on a socket beside its entry, one line of JSON to one line of text.
 
+use super::control::Control;
 use super::counted::Statistics;
-use super::remote::Control;
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read, Write};

@@ -35,7 +35,7 @@ pub(crate) mod tests;
 
 pub use admin::AdminReply;
 pub use config::{DriverConfig, Route, StartError};
-pub use fence::Impacted;
+pub use fence::{Impacted, SharedFences};
 pub use heads::NamespaceState;
 pub use op::Op;
 pub use paths::PathStatus;
