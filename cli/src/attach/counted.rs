@@ -41,8 +41,10 @@ pub(crate) struct Statistics {
     pub(crate) in_flight: u64,
     /// Clients of its socket.
     pub(crate) clients: u64,
-    /// How often a path of its was connected again.
+    /// How often a path of its was connected again, on whichever of its connections.
     pub(crate) reconnects: u64,
+    /// Threads that serve it, each over a connection of its own; 0 of an older version, which has one.
+    pub(crate) threads: u64,
     /// Since when it counts, in milliseconds.
     pub(crate) uptime_ms: u64,
 }
@@ -110,8 +112,8 @@ impl Counters {
         let [reads, writes, others] = core::array::from_fn(|kind| KindCounters::get(&threads, kind));
         let uptime_ms = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         let (in_flight, reconnects) = (sum(|thread| &thread.in_flight), sum(|thread| &thread.reconnects));
-        let clients = read(&self.clients);
-        Statistics { reads, writes, others, in_flight, clients, reconnects, uptime_ms }
+        let (clients, threads) = (read(&self.clients), threads.len() as u64);
+        Statistics { reads, writes, others, in_flight, clients, reconnects, threads, uptime_ms }
     }
 
     /// So many clients use its socket.

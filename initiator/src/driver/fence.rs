@@ -14,17 +14,13 @@ use super::Driver;
 use super::operation::Wait;
 use super::path::Lost;
 use super::policy::PathSet;
+use super::shared_fences::{Held, Share, SharedFences};
 use crate::transport::Transport;
 use core::time::Duration;
 use nvme_proto::Nsid;
 use nvme_proto::admin::cross_controller_reset::ControllerInstance;
 use nvmf_block::BlockRange;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-
-/// How often a driver that is held up by another's fences looks whether they have fallen.
-const LOOK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// A controller that was lost, with commands of ours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,26 +37,6 @@ impl Impacted {
     }
 }
 
-/// What a fence holds up.
-#[derive(Debug, Clone)]
-struct Held {
-    ranges: Vec<(Nsid, BlockRange)>,
-    /// Nobody knows what was in flight: a command of the user's, or those of another process.
-    everything: bool,
-    /// A raw command of the user's was among it: reads wait, too.
-    reads: bool,
-}
-
-impl Held {
-    fn holds(&self, nsid: Nsid, range: BlockRange, changes: bool) -> bool {
-        let overlaps = |&(other, fenced): &(Nsid, BlockRange)| {
-            let end = |range: BlockRange| range.start.saturating_add(range.blocks);
-            other == nsid && fenced.start < end(range) && range.start < end(fenced)
-        };
-        self.everything && (changes || self.reads) || self.ranges.iter().any(overlaps)
-    }
-}
-
 #[derive(Debug)]
 struct Fence {
     impacted: Impacted,
@@ -74,62 +50,6 @@ struct Fence {
 impl Fence {
     fn new(impacted: Impacted, held: Held) -> Self {
         Self { impacted, held, resetting: None, tried: PathSet::default() }
-    }
-}
-
-/// The fences of drivers that serve one disk together, each over associations of its own: what one of them has lost, the others
-/// must not overtake either.
-#[derive(Debug, Clone, Default)]
-pub struct SharedFences(Arc<Board>);
-
-#[derive(Debug, Default)]
-struct Board {
-    /// Grows with each change.
-    version: AtomicU64,
-    /// What each driver's fences hold up.
-    drivers: Mutex<Vec<Vec<Held>>>,
-}
-
-/// A driver's place among those that share their fences.
-#[derive(Debug)]
-struct Share {
-    board: Arc<Board>,
-    own: usize,
-    /// The version that `others` is of.
-    seen: u64,
-    /// What the fences of the other drivers hold up.
-    others: Vec<Held>,
-    /// When to look at them again.
-    next_look: Option<Duration>,
-}
-
-impl Share {
-    fn join(with: &SharedFences) -> Self {
-        let board = Arc::clone(&with.0);
-        let mut drivers = board.drivers.lock().unwrap_or_else(PoisonError::into_inner);
-        drivers.push(Vec::new());
-        let own = drivers.len() - 1;
-        drop(drivers);
-        // Whatever the board holds already is seen at the first look.
-        Self { board, own, seen: u64::MAX, others: Vec::new(), next_look: None }
-    }
-
-    fn publish(&self, held: Vec<Held>) {
-        let mut drivers = self.board.drivers.lock().unwrap_or_else(PoisonError::into_inner);
-        drivers[self.own] = held;
-        self.board.version.fetch_add(1, Ordering::Release);
-    }
-
-    /// Whether what the others hold up has changed since the last look.
-    fn look(&mut self) -> bool {
-        if self.board.version.load(Ordering::Acquire) == self.seen {
-            return false;
-        }
-        let drivers = self.board.drivers.lock().unwrap_or_else(PoisonError::into_inner);
-        self.seen = self.board.version.load(Ordering::Acquire);
-        let others = drivers.iter().enumerate().filter(|(driver, _)| *driver != self.own);
-        self.others = others.flat_map(|(_, held)| held.iter().cloned()).collect();
-        true
     }
 }
 
@@ -215,10 +135,7 @@ impl<T: Transport> Driver<T> {
 
     /// Looks at the fences of others, before anything is issued.
     pub(super) fn look_at_fences(&mut self, now: Duration) {
-        let Some(share) = &mut self.fences.share else { return };
-        let has_changed = share.look();
-        share.next_look = (!share.others.is_empty()).then(|| now.saturating_add(LOOK_INTERVAL));
-        if has_changed {
+        if self.fences.share.as_mut().is_some_and(|share| share.look(now)) {
             self.operations.resume(Wait::Fence);
         }
     }

@@ -9,11 +9,12 @@ use crate::attach::errno::errno;
 use crate::attach::remote::{FINISH_TIME_MAX, Found, Origin, Remote, Wires};
 use crate::attach::{AttachOptions, seccomp};
 use crate::print::chain;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use nix::errno::Errno;
 use nvmf_block::{Backend, Buffer, Completion, DeviceId, RegionId, Tag};
 use nvmf_memory::Memory;
 use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -109,7 +110,10 @@ fn start(
                 Ok(server) => {
                     let _ = serves.send(Ok(()));
                     seccomp::confine(&options, false);
-                    let _ = end.send(server.serve());
+                    // A queue that nobody serves any more is the end of the disk, however it came to that.
+                    let served = catch_unwind(AssertUnwindSafe(|| server.serve()));
+                    let panicked = |_| Err(anyhow!("the thread of queue {number} has panicked"));
+                    let _ = end.send(served.unwrap_or_else(panicked));
                 }
                 Err(error) => drop(serves.send(Err(error))),
             }
