@@ -104,8 +104,9 @@ vhost_serve() {
     echo $! >vhost.pid
 }
 
-# Kills the server, and starts another.
+# Kills the server, and starts another once the end of that one is over, as systemd does.
 vhost_kill() {
     kill -9 "$(cat vhost.pid)"
+    NVMF_RUNTIME_DIR="$PWD/vhost" timeout 20 sh -c "until '$BIN/nvmf' list | grep -q ' killed '; do sleep 0.05; done"
     vhost_serve
 }
