@@ -15,13 +15,19 @@ struct Site {
 
 /// A target with two disks in memory of 24 MiB, the library, and a host identity of their own.
 fn site() -> Site {
+    site_over("transport = \"tcp\"\n", |_| String::new())
+}
+
+/// The same, with these lines of the listener, and more of the configuration.
+fn site_over(listener: &str, more: impl FnOnce(&Path) -> String) -> Site {
     let folder = tempfile::tempdir().expect("a folder");
     let address = ([127, 0, 0, 1], process::free_port().expect("a port")).into();
     let config = folder.path().join("target.toml");
     let text = format!(
-        "[[listener]]\naddress = \"{address}\"\ntransport = \"tcp\"\n[[subsystem]]\nnqn = \"{NQN}\"\n\
+        "[[listener]]\naddress = \"{address}\"\n{listener}{}[[subsystem]]\nnqn = \"{NQN}\"\n\
          allow_any_host = true\n[[subsystem.namespace]]\nnsid = 1\nmemory = \"24MiB\"\nblock_size = 4096\n\
-         [[subsystem.namespace]]\nnsid = 2\nmemory = \"24MiB\"\nblock_size = 512\n"
+         [[subsystem.namespace]]\nnsid = 2\nmemory = \"24MiB\"\nblock_size = 512\n",
+        more(folder.path())
     );
     std::fs::write(&config, text).expect("a configuration");
     let program = process::program("nvmf-target").expect("nvmf-target");
@@ -105,6 +111,49 @@ fn example_copies_a_disk_and_python_reads_it() {
     let output = site.run(&copy, &[&site.uri(1), &site.uri(3)]);
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && error.contains("no namespace 3"), "{error}");
+    site.target.stop().expect("the target stops");
+}
+
+#[test]
+fn header_holds_what_it_promises_over_rdma() {
+    let site = site_over("provider = \"iwarp\"\n", |_| String::new());
+    let program = site.compiled("gcc", "tests/unit.c", &["-std=c11"]);
+    let over_rdma = |uri: String| uri.replace("nvme+tcp:", "nvme+rdma:");
+    let nobody = format!("nvme+rdma://127.0.0.1:{}/{NQN}/1", process::free_port().expect("a port"));
+    site.says(&program, &[&over_rdma(site.uri(1)), &nobody], "good\n");
+    site.target.stop().expect("the target stops");
+}
+
+#[test]
+fn disk_is_copied_over_tls() {
+    let host = "nqn.2014-08.org.nvmexpress:uuid:3a6f2f5e-52a1-4a1c-8a5a-7ad5f31d22a5";
+    let site = site_over("transport = \"tcp\"\ntls = \"required\"\n", |folder| {
+        let key = folder.join("key");
+        let mut made = Command::new(process::program("nvmf").expect("nvmf"));
+        made.args(["gen-tls-key", "--keyfile"]).arg(&key);
+        assert!(process::run(&mut made).expect("nvmf").status.success());
+        format!("[[host]]\nnqn = \"{host}\"\ntls_key_file = \"{}\"\n", key.display())
+    });
+    let copy = site.compiled("gcc", "examples/copy.c", &["-std=c11"]);
+    let (from, to, as_host) = (site.uri(1), site.uri(2), format!("hostnqn={host}"));
+    let key = format!("tls-key-file={}", site.folder.path().join("key").display());
+    site.says(&copy, &[&from, &to, &as_host, &key], "25165824 bytes copied\n");
+    let output = site.run(&copy, &[&from, &to, &as_host]);
+    assert!(!output.status.success(), "a target that requires TLS was reached without");
+    site.target.stop().expect("the target stops");
+}
+
+/// The first path leads nowhere; the second is there.
+#[test]
+fn disk_is_copied_over_the_path_that_is_there() {
+    let site = site();
+    let copy = site.compiled("gcc", "examples/copy.c", &["-std=c11"]);
+    let nobody = process::free_port().expect("a port");
+    let uri = |nsid| format!("nvme+tcp://127.0.0.1:{nobody}/{NQN}/{nsid}");
+    let path = format!("path=nvme+tcp://{}", site.target.address);
+    site.says(&copy, &[&uri(1), &uri(2), &path, "iopolicy=round-robin"], "25165824 bytes copied\n");
+    let output = site.run(&copy, &[&uri(1), &uri(2)]);
+    assert!(!output.status.success(), "nobody is there");
     site.target.stop().expect("the target stops");
 }
 

@@ -1,6 +1,8 @@
 //! A remote disk as a backend: submit, flush and poll on the caller's own thread.
 
-use crate::driver::{Driver, DriverEvent, Factory, Impacted, NamespaceState, PathStatus, Route, StartError};
+use crate::driver::{
+    Driver, DriverEvent, Factory, Impacted, NamespaceState, PathStatus, Route, SharedFences, StartError,
+};
 use crate::log::Log;
 use crate::sleep::{arm, sleep};
 use crate::transport::{AnyTransport, Transport};
@@ -154,6 +156,19 @@ impl<T: Transport> RemoteBackend<T> {
             was_fenced: false,
             lost: None,
         })
+    }
+
+    /// Pins a namespace to the disk that was opened elsewhere: where another is in its place, operations wait for that disk, and
+    /// fail in the end. Nothing changes for a namespace that is in use already.
+    pub fn open(&mut self, disk: NamespaceIdentity) {
+        self.driver.open(self.start.elapsed(), disk);
+    }
+
+    /// Shares fences with the other backends of the same disk from now on, for whoever uses it over several at once (each from a
+    /// thread of its own, say): what one of them has lost and may still be carried out, the others do not overtake. Before
+    /// anything is submitted.
+    pub fn share_fences(&mut self, with: &SharedFences) {
+        self.driver.share_fences(with);
     }
 
     /// Connects again at once what is not connected, also what was given up.

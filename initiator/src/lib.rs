@@ -92,7 +92,7 @@ pub use buffer::{Buffer, SharedBuffer};
 pub use connection::{Connection, ConnectionState};
 pub use device::Device;
 pub use discover::{Discovery, discover};
-pub use driver::{AdminReply, Impacted, NamespaceState, PathPolicy, PathStatus};
+pub use driver::{AdminReply, Impacted, NamespaceState, PathPolicy, PathStatus, SharedFences};
 pub use error::{Effect, Error, Failed};
 pub use identity::HostIdentity;
 pub use nvme_proto::{Nqn, Nsid};

@@ -88,6 +88,20 @@ limits() {
     [ "$(limit fua)" = 1 ]
     [ "$(limit discard_max_bytes)" -gt 0 ]
     [ "$(limit write_zeroes_max_bytes)" -gt 0 ]
+    [ $form != ublk ] || queues
+}
+
+# A queue for each processor (of which the guest has fewer than four), each with a thread that is kept to what it needs, and a
+# connection: the target's port has one for its Admin queue and one for I/O.
+queues() {
+    queues=$(nproc)
+    [ "$(ls /sys/block/$(basename $device)/mq | wc -l)" = "$queues" ]
+    server=$(jq .pid /run/attached.json)
+    [ "$(grep -l -s '^nvmf-ublk-[0-9]' /proc/$server/task/*/comm | wc -l)" = "$queues" ]
+    for task in $(grep -l -s '^nvmf-ublk-[0-9]' /proc/$server/task/*/comm); do
+        grep -q -x 'Seccomp:.2' "${task%comm}status"
+    done
+    [ "$(ss -Htn state established '( dport = 4420 )' | wc -l)" = $((2 * queues)) ]
 }
 
 listed() {

@@ -87,6 +87,16 @@ vhost_start() {
     timeout 20 sh -c 'until [ -S vhost.sock ]; do sleep 0.05; done'
 }
 
+# `vhost_start_root`: the same, with a copy of the guest's root disk, which goes with the target.
+vhost_start_root() {
+    cp --sparse=always "$ROOT_DISK" root.img
+    DISK="path = \"$PWD/root.img\"
+block_size = 512" target_start nqn.2026-11.lab:vhost tcp
+    rm root.img
+    vhost_serve
+    timeout 20 sh -c 'until [ -S vhost.sock ]; do sleep 0.05; done'
+}
+
 # systemd's part, to start it again, is the scenario's: a guard would outlive the scenario.
 vhost_serve() {
     NOTIFY_SOCKET=/dev/null NVMF_RUNTIME_DIR="$PWD/vhost" "$BIN/nvmf" serve-vhost -t tcp -a 127.0.0.1 -s "$PORT" -n nqn.2026-11.lab:vhost \
@@ -94,8 +104,9 @@ vhost_serve() {
     echo $! >vhost.pid
 }
 
-# Kills the server, and starts another.
+# Kills the server, and starts another once the end of that one is over, as systemd does.
 vhost_kill() {
     kill -9 "$(cat vhost.pid)"
+    NVMF_RUNTIME_DIR="$PWD/vhost" timeout 20 sh -c "until '$BIN/nvmf' list | grep -q ' killed '; do sleep 0.05; done"
     vhost_serve
 }

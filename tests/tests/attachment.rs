@@ -683,6 +683,34 @@ fn upgraded_disk_is_served_by_another_process() {
     target.stop().expect("a clean stop");
 }
 
+/// How the threads of a process are confined: 0 not at all, 2 by a filter.
+fn seccomp(pid: u32) -> Vec<u8> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it runs").flatten();
+    let status = tasks.map(|task| std::fs::read_to_string(task.path().join("status")).expect("a thread"));
+    let modes = status.map(|status| {
+        let mode = status.lines().find_map(|line| line.strip_prefix("Seccomp:")).expect("a mode");
+        mode.trim().parse().expect("a number")
+    });
+    modes.collect()
+}
+
+/// The thread that reads what the target and clients send is confined; the one that starts a guard is not.
+#[test]
+fn thread_that_serves_is_confined_unless_it_is_not_to_be() {
+    let (site, target) = site("seccomp");
+    let disk = attach(&site, &[]);
+    assert_eq!(seccomp(pid(&disk)), [0, 2]);
+    succeeds(&mut site.local(&["upgrade", &site.nqn]).expect("nvmf")).expect("another server");
+    let now = pid(&listed(&site)[0]);
+    process::until("it is confined, too", || seccomp(now).contains(&2)).expect("it is");
+    assert!(children(now).iter().all(|&guard| !seccomp(guard).contains(&2)), "its guard is not");
+    succeeds(&mut detach(&site, &["--all"])).expect("detached");
+    let disk = attach(&site, &["--no-seccomp"]);
+    assert_eq!(seccomp(pid(&disk)), [0, 0]);
+    succeeds(&mut detach(&site, &["--all"])).expect("detached");
+    target.stop().expect("a clean stop");
+}
+
 #[test]
 fn grown_disk_is_listed_and_served_in_its_new_size() {
     let (site, target) = site("grown");

@@ -4,7 +4,8 @@ use mdns_sd::{ServiceDaemon, ServiceEvent};
 use nix::sched::{CloneFlags, unshare};
 use nvmf_tests::process;
 use nvmf_tests::site::{Site, json};
-use std::process::Command;
+use std::os::unix::net::UnixDatagram;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const ADDRESS: &str = "192.0.2.1";
@@ -70,4 +71,46 @@ fn discovery_is_announced_while_the_target_runs() {
         }
     }
     browser.shutdown().expect("the browser ends");
+}
+
+/// What `nvmf list` has of the disks.
+fn listed(site: &Site) -> Vec<serde_json::Value> {
+    let list = json(&mut site.local(&["list", "-o", "json"]).expect("nvmf")).expect("a list");
+    list["disks"].as_array().expect("disks").clone()
+}
+
+/// The announcements of a target, as `nvmf discoverd` hears them: nobody tells it where the discovery controller is.
+#[test]
+fn service_attaches_what_an_announced_target_has() {
+    if let Err(error) = network() {
+        eprintln!("left out: no network namespace can be made here: {error}");
+        return;
+    }
+    let site = Site::new("mdns-service").expect("a site");
+    let subsystem = site.subsystem(&["memory = \"1MiB\"".to_owned()]);
+    let real = format!("[[listener]]\naddress = \"{ADDRESS}\"\ntransport = \"tcp\"\n");
+    let text = format!("transport = \"tcp\"\n{real}{subsystem}[discovery]\nmdns = true\n");
+    site.configure(&text).expect("a configuration");
+    let (policy, notify) = (site.path("discoverd.toml"), site.path("notify"));
+    std::fs::write(&policy, "as = \"socket\"\nmdns = true\ndetach_delay_s = 1\n").expect("a policy");
+    let ready = UnixDatagram::bind(&notify).expect("a socket");
+    ready.set_read_timeout(Some(process::TIMEOUT)).expect("a time-out");
+    // No file of nvme-cli's names a controller.
+    let mut call = site.local(&["discoverd", "--nvme-folder"]).expect("nvmf");
+    call.arg(site.path("none")).arg("--policy").arg(&policy);
+    call.env("NOTIFY_SOCKET", &notify).stdin(Stdio::null()).stdout(Stdio::null());
+    let mut service = call.spawn().expect("nvmf starts");
+    ready.recv(&mut [0; 4096]).expect("it is ready");
+    assert_eq!(listed(&site).len(), 0);
+
+    let target = site.serve().expect("a target");
+    process::until_within("its disk is attached", LIMIT, || listed(&site).len() == 1).expect("it is");
+    let disk = &listed(&site)[0];
+    assert_eq!((disk["nqn"].as_str(), &disk["state"]), (Some(site.nqn.as_str()), &"live".into()));
+    assert!(disk["address"].as_str().is_some_and(|address| address.starts_with(ADDRESS)), "{disk}");
+
+    process::signal(service.id(), "TERM").expect("it runs");
+    assert!(process::end(&mut service).expect("it ends").success());
+    nvmf_tests::site::succeeds(&mut site.local(&["detach", "--all"]).expect("nvmf")).expect("detached");
+    target.stop().expect("a clean stop");
 }

@@ -1,10 +1,10 @@
 //! What a disk's server answers while it serves: on a socket beside its entry, one line of JSON to one line of text.
 
+use super::control::Control;
 use super::counted::Statistics;
-use super::remote::Control;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream as BlockingStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,6 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const QUESTION_MAX: u64 = 256;
 /// Bytes of an answer.
 const ANSWER_MAX: u64 = 1 << 20;
+/// The server has no socket for questions, or does not know this one.
+const OTHER_VERSION: &str = "its server is of another version, which does not know this request: nvmf upgrade has the disk served by this one";
 /// Who asks at once; others are turned away.
 const ASKERS_MAX: usize = 16;
 
@@ -108,7 +110,10 @@ async fn answer(stream: UnixStream, control: &Control) -> Result<()> {
 
 /// Asks the server whose socket lies there; what it says of its statistics, if it was asked for them.
 pub(super) fn ask(path: &Path, question: Question) -> Result<Option<Statistics>> {
-    let stream = BlockingStream::connect(path).context("its server cannot be asked")?;
+    let stream = BlockingStream::connect(path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => anyhow!("{OTHER_VERSION}"),
+        _ => anyhow!(error).context("its server cannot be asked"),
+    })?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut line = serde_json::to_vec(&question)?;
@@ -120,9 +125,40 @@ pub(super) fn ask(path: &Path, question: Question) -> Result<Option<Statistics>>
     match serde_json::from_str(&line) {
         Ok(Answer::Statistics(statistics)) => Ok(Some(*statistics)),
         Ok(Answer::Done) => Ok(None),
-        Ok(Answer::Unknown) => {
-            bail!("its server is of another version: nvmf upgrade has it served by this one")
-        }
+        Ok(Answer::Unknown) => bail!("{OTHER_VERSION}"),
         Err(_) => bail!("its server's answer cannot be read"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener as BlockingListener;
+
+    /// What is said of a question to a server that answers with this line.
+    fn said(line: &'static str) -> String {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("1.ask");
+        let listener = BlockingListener::bind(&path).unwrap();
+        let server = std::thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            let mut question = String::new();
+            BufReader::new(&stream).read_line(&mut question).unwrap();
+            (&stream).write_all(line.as_bytes()).unwrap();
+            question
+        });
+        let said = ask(&path, Question::Reset).unwrap_err().to_string();
+        assert_eq!(server.join().unwrap(), "\"reset\"\n");
+        said
+    }
+
+    #[test]
+    fn server_of_another_version_is_said_to_be_that() {
+        assert_eq!(said("\"unknown\"\n"), OTHER_VERSION);
+        assert_eq!(said("{\"newer\":1}\n"), "its server's answer cannot be read");
+        assert_eq!(said(""), "its server's answer cannot be read");
+        let folder = tempfile::tempdir().unwrap();
+        let nobody = ask(&folder.path().join("1.ask"), Question::Reset).unwrap_err();
+        assert_eq!(nobody.to_string(), OTHER_VERSION, "it has no socket");
     }
 }

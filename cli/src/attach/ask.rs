@@ -46,9 +46,11 @@ impl Listed {
 
     /// Has the disk's server end its connections and connect again, and waits until it has.
     pub(crate) fn reset(&self) -> Result<()> {
-        let before = self.statistics()?.reconnects;
+        let Statistics { reconnects: before, threads, .. } = self.statistics()?;
         let is_connected = |state| matches!(state, State::Live | State::Foreign);
         let paths = self.disk.paths.iter().filter(|path| is_connected(path.state)).count() as u64;
+        // Each of its threads has them.
+        let connections = paths * threads.max(1);
         let why = |disk: &Attachment| disk.reason.as_ref().map_or_else(String::new, |why| format!(": {why}"));
         ensure!(
             paths > 0,
@@ -61,12 +63,12 @@ impl Listed {
         loop {
             let now = self.again().context("it was detached meanwhile")?;
             let again = now.statistics()?.reconnects.saturating_sub(before);
-            if again >= paths {
+            if again >= connections {
                 return Ok(());
             }
             ensure!(
                 Instant::now() < deadline,
-                "{again} of {paths} path(s) are connected again, it is {}{}",
+                "{again} of {connections} connection(s) are there again, it is {}{}",
                 now.disk.state.as_str(),
                 why(&now.disk)
             );

@@ -3,8 +3,8 @@
 use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Full, Geometry, RegionId, Tag};
 use nvmf_memory::Memory;
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Kinds of operations: reads, writes, the rest.
@@ -41,20 +41,32 @@ pub(crate) struct Statistics {
     pub(crate) in_flight: u64,
     /// Clients of its socket.
     pub(crate) clients: u64,
-    /// How often a path of its was connected again.
+    /// How often a path of its was connected again, on whichever of its connections.
     pub(crate) reconnects: u64,
+    /// Threads that serve it, each over a connection of its own; 0 of an older version, which has one.
+    pub(crate) threads: u64,
     /// Since when it counts, in milliseconds.
     pub(crate) uptime_ms: u64,
 }
 
-/// The same while it is counted: by the disk's thread alone, for any to read.
+/// The same while it is counted, by each of the disk's threads for itself.
 #[derive(Debug)]
 pub(crate) struct Counters {
+    threads: Mutex<Vec<Arc<ThreadCounters>>>,
+    clients: AtomicU64,
+    /// Writes that ended, whatever became of them, on whichever thread: what of them is flushed is at least `flushed` of these. A
+    /// flush by one thread is one of what all of them have written.
+    written: AtomicU64,
+    flushed: AtomicU64,
+    start: Instant,
+}
+
+/// What one thread counts, and others read.
+#[derive(Debug)]
+struct ThreadCounters {
     kinds: [KindCounters; KINDS],
     in_flight: AtomicU64,
-    clients: AtomicU64,
     reconnects: AtomicU64,
-    start: Instant,
 }
 
 #[derive(Debug)]
@@ -81,31 +93,36 @@ impl Default for KindCounters {
 
 impl Default for Counters {
     fn default() -> Self {
+        let [clients, written, flushed] = core::array::from_fn(|_| AtomicU64::new(0));
+        Self { threads: Mutex::default(), clients, written, flushed, start: Instant::now() }
+    }
+}
+
+impl Default for ThreadCounters {
+    fn default() -> Self {
         let kinds = core::array::from_fn(|_| KindCounters::default());
-        let [in_flight, clients, reconnects] = core::array::from_fn(|_| AtomicU64::new(0));
-        Self { kinds, in_flight, clients, reconnects, start: Instant::now() }
+        Self { kinds, in_flight: AtomicU64::new(0), reconnects: AtomicU64::new(0) }
     }
 }
 
 impl Counters {
     pub(crate) fn get(&self) -> Statistics {
-        let [reads, writes, others] = self.kinds.each_ref().map(KindCounters::get);
+        let threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let sum = |of: fn(&ThreadCounters) -> &AtomicU64| threads.iter().map(|thread| read(of(thread))).sum();
+        let [reads, writes, others] = core::array::from_fn(|kind| KindCounters::get(&threads, kind));
         let uptime_ms = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let (in_flight, clients) = (read(&self.in_flight), read(&self.clients));
-        let reconnects = read(&self.reconnects);
-        Statistics { reads, writes, others, in_flight, clients, reconnects, uptime_ms }
-    }
-
-    /// Its paths were connected again so often.
-    pub(crate) fn set_reconnects(&self, reconnects: u64) {
-        self.reconnects.store(reconnects, Ordering::Relaxed);
+        let (in_flight, reconnects) = (sum(|thread| &thread.in_flight), sum(|thread| &thread.reconnects));
+        let (clients, threads) = (read(&self.clients), threads.len() as u64);
+        Statistics { reads, writes, others, in_flight, clients, reconnects, threads, uptime_ms }
     }
 
     /// So many clients use its socket.
     pub(crate) fn set_clients(&self, clients: usize) {
         self.clients.store(clients as u64, Ordering::Relaxed);
     }
+}
 
+impl ThreadCounters {
     fn on_end(&self, operation: Begun, took: Duration, is_success: bool) {
         let kind = &self.kinds[usize::from(operation.kind)];
         add(&kind.operations, 1);
@@ -121,14 +138,18 @@ impl Counters {
 }
 
 impl KindCounters {
-    fn get(&self) -> Kind {
-        let times = self.times.iter().map(read).enumerate().filter(|(_, count)| *count > 0);
+    /// Those of all threads together.
+    fn get(threads: &[Arc<ThreadCounters>], kind: usize) -> Kind {
+        let of_kind = || threads.iter().map(|thread| &thread.kinds[kind]);
+        let sum = |of: fn(&Self) -> &AtomicU64| of_kind().map(|kind| read(of(kind))).sum::<u64>();
+        let step = |step| of_kind().map(|kind| read(&kind.times[step])).sum::<u64>();
+        let times = (0..STEPS).map(|at| (at as u16, step(at))).filter(|(_, count)| *count > 0);
         Kind {
-            operations: read(&self.operations),
-            bytes: read(&self.bytes),
-            failed: read(&self.failed),
-            total_us: read(&self.total_ns) / 1000,
-            times: times.map(|(step, count)| (step as u16, count)).collect(),
+            operations: sum(|kind| &kind.operations),
+            bytes: sum(|kind| &kind.bytes),
+            failed: sum(|kind| &kind.failed),
+            total_us: sum(|kind| &kind.total_ns) / 1000,
+            times: times.collect(),
         }
     }
 }
@@ -181,14 +202,14 @@ enum Leaves {
 }
 
 impl Begun {
-    fn new(at: Duration, op: &BlockOp, written: u64) -> Self {
+    fn new(at: Duration, op: &BlockOp, written: &AtomicU64) -> Self {
         let (kind, len) = match op {
             BlockOp::Read { into, .. } => (0, into.len),
             BlockOp::Write { from, .. } => (1, from.len),
             _ => (2, 0),
         };
         let leaves = match op {
-            BlockOp::Flush => Leaves::Flushed(written),
+            BlockOp::Flush => Leaves::Flushed(read(written)),
             BlockOp::Read { .. } | BlockOp::Compare { .. } | BlockOp::Verify { .. } => Leaves::AsItWas,
             BlockOp::Write { fua: true, .. } => Leaves::AsItWas,
             _ => Leaves::Written,
@@ -202,30 +223,35 @@ impl Begun {
 pub(crate) struct Counted<B> {
     pub(crate) inner: B,
     counters: Arc<Counters>,
+    own: Arc<ThreadCounters>,
     /// By tag.
     begun: Vec<Begun>,
     in_flight: u64,
-    /// Writes that ended, whatever became of them: what of them is flushed is at least `flushed` of these.
-    written: u64,
-    flushed: u64,
     /// The time at which this turn's operations begin, once it was looked at.
     now: Option<Duration>,
 }
 
 impl<B> Counted<B> {
     pub(crate) fn new(inner: B, counters: Arc<Counters>) -> Self {
-        Self { inner, counters, begun: Vec::new(), in_flight: 0, written: 0, flushed: 0, now: None }
+        let own = Arc::<ThreadCounters>::default();
+        counters.threads.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&own));
+        Self { inner, counters, own, begun: Vec::new(), in_flight: 0, now: None }
     }
 
     /// There may be writes of an earlier server that nobody flushed.
-    pub(crate) fn with_writes_of_another(mut self) -> Self {
-        self.written = 1;
+    pub(crate) fn with_writes_of_another(self) -> Self {
+        self.counters.written.fetch_max(1, Ordering::Relaxed);
         self
+    }
+
+    /// A path was connected again so often.
+    pub(crate) fn set_reconnects(&self, reconnects: u64) {
+        self.own.reconnects.store(reconnects, Ordering::Relaxed);
     }
 
     /// Whether an operation is under way, or something may have been written that the disk keeps in its cache if it has one.
     pub(crate) fn has_unfinished(&self, has_cache: bool) -> bool {
-        self.in_flight > 0 || has_cache && self.written > self.flushed
+        self.in_flight > 0 || has_cache && read(&self.counters.written) > read(&self.counters.flushed)
     }
 }
 
@@ -244,7 +270,7 @@ impl<B: Backend> Backend for Counted<B> {
 
     fn submit(&mut self, tag: Tag, device: DeviceId, op: BlockOp) -> Result<(), Full> {
         let now = *self.now.get_or_insert_with(|| self.counters.start.elapsed());
-        let begun = Begun::new(now, &op, self.written);
+        let begun = Begun::new(now, &op, &self.counters.written);
         self.inner.submit(tag, device, op)?;
         if let Some(index) = index(tag) {
             if self.begun.len() <= index {
@@ -253,7 +279,7 @@ impl<B: Backend> Backend for Counted<B> {
             }
             self.begun[index] = begun;
             self.in_flight += 1;
-            self.counters.in_flight.store(self.in_flight, Ordering::Relaxed);
+            self.own.in_flight.store(self.in_flight, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -274,18 +300,20 @@ impl<B: Backend> Backend for Counted<B> {
             let Some(&begun) = index(completion.tag).and_then(|index| self.begun.get(index)) else {
                 continue;
             };
-            self.counters.on_end(begun, now.saturating_sub(begun.at), completion.result.is_ok());
+            self.own.on_end(begun, now.saturating_sub(begun.at), completion.result.is_ok());
             self.in_flight = self.in_flight.saturating_sub(1);
             match begun.leaves {
                 Leaves::AsItWas => {}
-                Leaves::Written => self.written += 1,
+                Leaves::Written => {
+                    self.counters.written.fetch_add(1, Ordering::Relaxed);
+                }
                 Leaves::Flushed(written) if completion.result.is_ok() => {
-                    self.flushed = self.flushed.max(written);
+                    self.counters.flushed.fetch_max(written, Ordering::Relaxed);
                 }
                 Leaves::Flushed(_) => {}
             }
         }
-        self.counters.in_flight.store(self.in_flight, Ordering::Relaxed);
+        self.own.in_flight.store(self.in_flight, Ordering::Relaxed);
     }
 }
 

@@ -7,7 +7,7 @@
 //!
 //! The record is a file of its own, of one length, written at once by the thread that has the connection. It names
 //! controllers only while they are all that may have something: those in use, and those that were lost not long ago. Before
-//! another one can be connected, on any path, the names are taken out.
+//! another one can be connected, on any path, the names are taken out. Of several threads each writes its part of it.
 
 use anyhow::{Context, Result};
 use nvme_proto::Cntlid;
@@ -18,7 +18,7 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Bytes of a record, which is filled up with spaces: those of a page, which is written as a whole.
@@ -26,7 +26,20 @@ const RECORD_LEN: usize = 4096;
 
 /// The record of a disk.
 #[derive(Debug, Clone)]
-pub(super) struct FenceFile(Arc<File>);
+pub(super) struct FenceFile(Arc<Record>);
+
+#[derive(Debug)]
+struct Record {
+    file: File,
+    parts: Mutex<Vec<Option<Fence>>>,
+}
+
+/// What one thread of the disk has in the record.
+#[derive(Debug)]
+pub(super) struct FencePart {
+    record: FenceFile,
+    own: usize,
+}
 
 /// What may still be carried out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,6 +61,24 @@ impl Fence {
         });
         let controllers = named.collect::<Option<_>>().unwrap_or_default();
         Self { controllers, quiesce_ms: quiesce.as_millis().try_into().unwrap_or(u64::MAX) }
+    }
+
+    /// All that is under way anywhere; `None` is nothing.
+    fn all(parts: &[Option<Self>]) -> Option<Self> {
+        let mut parts = parts.iter().flatten();
+        let first = parts.next()?.clone();
+        Some(parts.fold(first, |mut all, part| {
+            let is_known = !all.controllers.is_empty() && !part.controllers.is_empty();
+            if is_known {
+                let is_new = |it: &&_| !all.controllers.contains(it);
+                let more: Vec<_> = part.controllers.iter().filter(is_new).copied().collect();
+                all.controllers.extend(more);
+            } else {
+                all.controllers.clear();
+            }
+            all.quiesce_ms = all.quiesce_ms.max(part.quiesce_ms);
+            all
+        }))
     }
 
     /// Anything, for so long.
@@ -76,24 +107,39 @@ impl Fence {
 impl FenceFile {
     pub(super) fn open(path: &Path) -> Result<Self> {
         let file = File::options().read(true).write(true).create(true).truncate(false).open(path);
-        Ok(Self(Arc::new(file.with_context(|| format!("cannot make {}", path.display()))?)))
+        let file = file.with_context(|| format!("cannot make {}", path.display()))?;
+        Ok(Self(Arc::new(Record { file, parts: Mutex::default() })))
     }
 
-    /// Writes down what may be carried out from now on; `None` is nothing.
-    pub(super) fn write(&self, fence: Option<&Fence>) -> Result<()> {
-        let mut text = serde_json::to_vec(&fence)?;
-        if let Some(fence) = fence.filter(|_| text.len() > RECORD_LEN) {
-            text = serde_json::to_vec(&Some(Fence::anywhere(fence.quiesce())))?;
-        }
-        text.resize(RECORD_LEN, b' ');
-        self.0.write_all_at(&text, 0).context("cannot write down what is under way at the target")
+    /// A part for one more thread. Until the first part is written, the record is that of the server before.
+    pub(super) fn part(&self) -> FencePart {
+        let mut parts = self.0.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        parts.push(None);
+        FencePart { record: self.clone(), own: parts.len() - 1 }
     }
 
     /// What the server that wrote it may have left. Where that cannot be read, it is anything for `most`.
     pub(super) fn read(&self, most: Duration) -> Option<Fence> {
         let mut text = [0; RECORD_LEN];
-        let read = self.0.read_exact_at(&mut text, 0).ok().and_then(|()| serde_json::from_slice(&text).ok());
+        let read =
+            self.0.file.read_exact_at(&mut text, 0).ok().and_then(|()| serde_json::from_slice(&text).ok());
         read.unwrap_or_else(|| Some(Fence::anywhere(most)))
+    }
+}
+
+impl FencePart {
+    /// Writes down what may be carried out from now on; `None` is nothing.
+    pub(super) fn write(&self, fence: Option<Fence>) -> Result<()> {
+        let Record { file, parts } = &*self.record.0;
+        let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);
+        parts[self.own] = fence;
+        let all = Fence::all(&parts);
+        let mut text = serde_json::to_vec(&all)?;
+        if let Some(fence) = all.filter(|_| text.len() > RECORD_LEN) {
+            text = serde_json::to_vec(&Some(Fence::anywhere(fence.quiesce())))?;
+        }
+        text.resize(RECORD_LEN, b' ');
+        file.write_all_at(&text, 0).context("cannot write down what is under way at the target")
     }
 }
 
@@ -102,11 +148,38 @@ mod tests {
     use super::*;
 
     #[test]
+    fn record_of_several_threads_has_what_each_may_have_under_way() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("1.fence");
+        let file = FenceFile::open(&path).unwrap();
+        let of = |number: u16, seconds| {
+            let instance = ControllerInstance { cntlid: Cntlid(number), uniquifier: 1, random: 2 };
+            let controller = Some(("192.0.2.1:4420".parse().unwrap(), instance));
+            Impacted { controller, until: Duration::from_secs(seconds) }
+        };
+        let read = || FenceFile::open(&path).unwrap().read(Duration::MAX).map(|fence| fence.impacted());
+        let (first, second) = (file.part(), file.part());
+        first.write(Some(Fence::new(&[of(1, 10)]))).unwrap();
+        assert_eq!(read(), Some(vec![of(1, 10)]));
+        // The first may have resets of another's controllers under way, too.
+        second.write(Some(Fence::new(&[of(2, 12), of(1, 10)]))).unwrap();
+        assert_eq!(read(), Some(vec![of(1, 12), of(2, 12)]));
+        let unknown = Impacted { controller: None, until: Duration::from_secs(7) };
+        first.write(Some(Fence::new(&[unknown]))).unwrap();
+        assert_eq!(read(), Some(vec![Impacted { controller: None, until: Duration::from_secs(12) }]));
+        first.write(None).unwrap();
+        assert_eq!(read(), Some(vec![of(2, 12), of(1, 12)]), "it has nothing under way any more");
+        second.write(None).unwrap();
+        assert_eq!(read(), None);
+    }
+
+    #[test]
     fn record_is_read_as_it_was_written_and_a_broken_one_is_the_worst() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("1.fence");
         let file = FenceFile::open(&path).unwrap();
         let (worst, until) = (Duration::from_secs(40), Duration::from_secs(17));
+        let part = file.part();
         assert_eq!(file.read(worst), Some(Fence::anywhere(worst)), "nothing was written yet");
         let controller = |number: u16| {
             let address = SocketAddr::new([0xff; 16].into(), number);
@@ -117,16 +190,16 @@ mod tests {
             (65000..65000 + count).map(each).collect()
         };
         for count in [1, 2, 40] {
-            file.write(Some(&Fence::new(&of(count)))).unwrap();
+            part.write(Some(Fence::new(&of(count)))).unwrap();
             let again = FenceFile::open(&path).unwrap();
             assert_eq!(again.read(worst).map(|fence| fence.impacted()), Some(of(count)));
         }
-        file.write(Some(&Fence::new(&of(64)))).unwrap();
+        part.write(Some(Fence::new(&of(64)))).unwrap();
         assert_eq!(file.read(worst), Some(Fence::anywhere(until)), "there is no room for so many names");
         let unknown = Impacted { controller: None, until: 2 * until };
         let fence = Fence::new(&[of(1), vec![unknown]].concat());
         assert_eq!(fence.impacted(), [unknown], "one of them may be any");
-        file.write(None).unwrap();
+        part.write(None).unwrap();
         assert_eq!(file.read(worst), None, "nothing is under way");
         let cut = serde_json::to_vec(&fence).unwrap();
         std::fs::write(&path, &cut[..20]).unwrap();

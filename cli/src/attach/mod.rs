@@ -11,11 +11,14 @@
 //! | `answer` | what it answers, and on which socket |
 //! | `counted` | what it has done |
 //! | `process` | what that process asks of the system for itself |
+//! | `seccomp` | what its threads may ask of the system from then on |
 //! | `ublk` | `/dev/ublkbN` |
 //! | `vhost` | the disk of a virtual machine: vhost-user-blk |
 //! | `socket` | a socket for NBD clients, or for the kernel's own: `/dev/nbdN` |
 //! | `guard` | the process that outlives a disk's server, and starts another |
-//! | `remote` | the connection of the thread that serves a disk |
+//! | `remote` | the connection of a thread that serves a disk |
+//! | `control` | what these threads are told |
+//! | `changes` | what they tell of their connections |
 //! | `fence` | what of it may still be carried out at the target when the server is killed |
 //! | `disk` | what is written down of the disk itself |
 //! | `nbd` | the NBD server, and the kernel's client |
@@ -26,6 +29,8 @@
 
 mod answer;
 mod ask;
+mod changes;
+mod control;
 mod counted;
 mod detach;
 mod disk;
@@ -39,6 +44,7 @@ mod nbd;
 mod process;
 mod registry;
 mod remote;
+mod seccomp;
 mod serve;
 mod socket;
 mod stop;
@@ -51,6 +57,7 @@ pub(crate) use form::Form;
 pub(crate) use guard::{Restart, guard};
 pub(crate) use registry::{Listed, Registry};
 pub(crate) use serve::{Ended, resume, serve, serve_in_background};
+pub(crate) use ublk::QUEUES_MAX;
 
 use crate::runtime::run;
 use anyhow::{Context, Result, bail};
@@ -79,12 +86,16 @@ pub(crate) struct AttachOptions {
     pub(crate) nsid: Option<Nsid>,
     /// As what it appears.
     pub(crate) form: Form,
+    /// Queues of a device by ublk, each with its thread; as many as suit this machine, where none is named.
+    pub(crate) queues: Option<u16>,
     /// The NBD socket, and who may use it.
     pub(crate) socket: SocketOptions,
     /// Attach it though it is attached already.
     pub(crate) duplicate: bool,
     /// The discovery service attaches it, and detaches it when it is gone.
     pub(crate) by_discovery: bool,
+    /// The threads that serve it may ask the kernel for no more than they need.
+    pub(crate) seccomp: bool,
 }
 
 /// An NBD socket, and who may use it.

@@ -1,26 +1,26 @@
 //! A remote namespace on the thread that serves it as a disk: connected, watched, and left in order.
 
-use super::counted::{Counted, Counters};
-use super::fence::{Fence, FenceFile};
-use super::serve::{Change, lock_disk, refuse_left};
+use super::changes::{Change, Changes};
+use super::control::{Control, Line};
+use super::counted::Counted;
+use super::fence::{Fence, FenceFile, FencePart};
+use super::serve::{lock_disk, refuse_left};
 use super::{AttachOptions, disk};
 use crate::connect::{Via, reach};
 use crate::namespace::{choose, taken_of};
 use anyhow::{Context, Result, anyhow};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 use nvme_proto::admin::log_page::AnaState;
 use nvme_proto::fabrics::discovery::TransportType;
 use nvmf_attached::{AttachedPath, Attachment, DiskLock, State};
 use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Tag};
-use nvmf_host::{ControllerInfo, Namespace};
+use nvmf_host::{ControllerInfo, Namespace, NamespaceIdentity};
 use nvmf_initiator::transport::AnyTransport;
-use nvmf_initiator::{ConnectionState, NamespaceState, PathStatus, RemoteBackend};
+use nvmf_initiator::{ConnectionState, NamespaceState, Options, PathStatus, RemoteBackend, SharedFences};
 use nvmf_spin::Spin;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 /// How long requests under way and the last flush may take together when a disk is detached.
 pub(super) const FINISH_TIME_MAX: Duration = Duration::from_secs(15);
@@ -34,103 +34,6 @@ pub(super) const END_TIME_MAX: Duration = Duration::from_secs(35);
 const UNKNOWN_QUIESCE: Duration = Duration::from_secs(30);
 /// The last flush's tag: no request's.
 const LAST_FLUSH: Tag = Tag(u64::MAX);
-
-/// How a thread that serves a disk is to end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum End {
-    /// Not yet.
-    NotYet = 0,
-    /// After what is under way at the target: another server goes on, with what has not begun.
-    HandOver = 1,
-    /// After what is under way, and a flush.
-    InOrder = 2,
-    /// At once: every request fails, those that wait and those that come.
-    AtOnce = 3,
-}
-
-/// What the thread is told by others: how to end, and to connect again.
-#[derive(Debug)]
-pub(super) struct Control {
-    end: AtomicU8,
-    reconnect: AtomicBool,
-    rescan: AtomicBool,
-    reset: AtomicBool,
-    counters: Arc<Counters>,
-    /// The thread was woken; set after that.
-    rung: AtomicBool,
-    wakeup: EventFd,
-}
-
-impl Control {
-    pub(super) fn new() -> Result<Arc<Self>> {
-        let wakeup = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
-        let end = AtomicU8::new(End::NotYet as u8);
-        let off = || AtomicBool::new(false);
-        let counters = Arc::default();
-        Ok(Arc::new(Self {
-            end,
-            reconnect: off(),
-            rescan: off(),
-            reset: off(),
-            counters,
-            rung: off(),
-            wakeup,
-        }))
-    }
-
-    /// What the thread has done.
-    pub(super) fn counters(&self) -> &Counters {
-        &self.counters
-    }
-
-    /// Has the thread ask the target again which namespaces there are.
-    pub(super) fn rescan(&self) {
-        self.rescan.store(true, Ordering::Release);
-        self.wake();
-    }
-
-    /// Has the thread end its connections and connect again.
-    pub(super) fn reset(&self) {
-        self.reset.store(true, Ordering::Release);
-        self.wake();
-    }
-
-    /// Has the thread connect again, also to a target that it gave up.
-    pub(super) fn reconnect(&self) {
-        self.reconnect.store(true, Ordering::Release);
-        self.wake();
-    }
-
-    /// Has the thread end. What was asked for before is not taken back.
-    pub(super) fn end(&self, how: End) {
-        self.end.fetch_max(how as u8, Ordering::Release);
-        self.wake();
-    }
-
-    /// Has the thread look at what it is told.
-    pub(super) fn wake(&self) {
-        // A full counter has rung already.
-        let _ = self.wakeup.write(1);
-        self.rung.store(true, Ordering::Release);
-    }
-
-    /// How the thread is to end, as far as it was told.
-    pub(super) fn asked(&self) -> End {
-        match self.end.load(Ordering::Acquire) {
-            0 => End::NotYet,
-            1 => End::HandOver,
-            2 => End::InOrder,
-            _ => End::AtOnce,
-        }
-    }
-
-    /// Takes back what woke the thread.
-    fn heard(&self) {
-        if self.rung.swap(false, Ordering::AcqRel) {
-            let _ = self.wakeup.read();
-        }
-    }
-}
 
 /// The state of a connection or a path, as it is written down.
 pub(super) fn state_of(state: ConnectionState) -> State {
@@ -157,24 +60,8 @@ fn ana_name(state: AnaState) -> &'static str {
 /// How the thread is reached, and whom it tells. `U` is what it says when it serves.
 pub(super) struct Wires<U> {
     pub(super) control: Arc<Control>,
-    pub(super) changes: watch::Sender<Change>,
+    pub(super) changes: Changes,
     pub(super) up: oneshot::Sender<U>,
-}
-
-/// What becomes of the connection, one change after the other.
-pub(super) fn changes(mut states: watch::Receiver<Change>) -> impl AsyncFnMut() -> Change {
-    async move || match states.changed().await {
-        Ok(()) => states.borrow_and_update().clone(),
-        // The thread is gone, which is seen elsewhere.
-        Err(_) => core::future::pending().await,
-    }
-}
-
-/// The state that a thread's connection begins with.
-pub(super) fn first(origin: &Origin) -> (watch::Sender<Change>, watch::Receiver<Change>) {
-    let state = if origin.before.is_some() { State::Reconnecting } else { State::Live };
-    let bytes = origin.before.as_ref().map_or(0, |before| before.size);
-    watch::channel(Change { state, reason: None, bytes, paths: Vec::new() })
 }
 
 /// What a disk's thread begins with.
@@ -219,18 +106,33 @@ pub(super) struct Found {
     pub(super) paths: Vec<AttachedPath>,
 }
 
+/// What the connections to one disk have in common.
+struct Setting {
+    found: Found,
+    shared_fences: SharedFences,
+    reached: Options,
+    identity: NamespaceIdentity,
+    unknown_quiesce: Duration,
+}
+
 /// The connection of a disk's thread.
 pub(super) struct Remote {
     pub(super) backend: Counted<RemoteBackend<AnyTransport>>,
     pub(super) found: Found,
-    control: Arc<Control>,
-    changes: watch::Sender<Change>,
+    line: Arc<Line>,
+    changes: Changes,
     /// Of how much of what happened was told, and which size the disk had then.
     happened: u64,
     bytes: u64,
-    fence: FenceFile,
-    /// What is in that file.
+    fence: FencePart,
+    /// What is in that part of the record.
     fenced: Fence,
+    /// The fences of all connections to the disk.
+    shared_fences: SharedFences,
+    /// How its target was reached.
+    reached: Options,
+    /// Which disk it is.
+    identity: NamespaceIdentity,
     /// How long the commands of a controller that was never connected may be carried out.
     unknown_quiesce: Duration,
     spin: Spin,
@@ -243,31 +145,33 @@ pub(super) struct Remote {
 impl Remote {
     /// Connects to the namespace that is meant, and locks it. A disk that is taken over is connected later: until then its
     /// requests wait.
-    pub(super) fn open(
-        origin: &Origin,
-        control: Arc<Control>,
-        changes: watch::Sender<Change>,
-    ) -> Result<Self> {
-        let (options, fence) = (&origin.options, origin.fence.clone());
+    pub(super) fn open(origin: &Origin, control: &Arc<Control>, changes: Changes) -> Result<Self> {
+        let options = &origin.options;
         let connection = &options.connection;
         let mut unknown_quiesce = origin.quiesce_max();
-        let (backend, found, lock) = match &origin.before {
+        let mut reached = connection.clone();
+        let (backend, found, lock, identity) = match &origin.before {
             Some(before) => {
                 let namespace = disk::namespace(before)?;
                 let lock = lock_disk(options, &namespace)?;
-                let left = fence.read(unknown_quiesce);
+                let left = origin.fence.read(unknown_quiesce);
                 let impacted = left.as_ref().map(Fence::impacted).unwrap_or_default();
-                let connection = disk::connection(connection, before);
-                let backend = RemoteBackend::resume(&connection, disk::identity(before)?, &impacted)?;
+                reached = disk::connection(connection, before);
+                let identity = disk::identity(before)?;
+                let backend = RemoteBackend::resume(&reached, identity.clone(), &impacted)?;
                 if let Some(left) = &left {
                     unknown_quiesce = left.quiesce();
                 }
                 let controller = ControllerInfo::default();
-                (backend, Found { namespace, controller, via: None, choice: None, paths: Vec::new() }, lock)
+                let found = Found { namespace, controller, via: None, choice: None, paths: Vec::new() };
+                (backend, found, lock, identity)
             }
             None => {
-                let reached = reach(connection.clone(), async |options| RemoteBackend::connect(&options));
-                let (backend, via) = crate::runtime::run(reached)?;
+                let (backend, via) = crate::runtime::run(reach(connection.clone(), async |options| {
+                    let backend = RemoteBackend::connect(&options)?;
+                    reached = options;
+                    Ok(backend)
+                }))?;
                 let nsid = choose(&connection.nqn, options.nsid, backend.namespaces())?;
                 let namespace = backend.namespace(nsid)?;
                 let lock = lock_disk(options, &namespace)?;
@@ -277,33 +181,90 @@ impl Remote {
                     None => taken_of(&connection.nqn, nsid, backend.namespaces()),
                 };
                 let controller = backend.controller().cloned().unwrap_or_default();
-                (backend, Found { namespace, controller, via: Some(via), choice, paths: Vec::new() }, lock)
+                let identity = NamespaceIdentity::new(&controller, &namespace);
+                let found = Found { namespace, controller, via: Some(via), choice, paths: Vec::new() };
+                (backend, found, lock, identity)
             }
         };
-        // What is issued first may be issued before the controller is known here.
-        let fenced = Fence::new(&backend.impacted(unknown_quiesce));
-        fence.write(Some(&fenced))?;
-        let counted = Counted::new(backend, Arc::clone(&control.counters));
         let mut remote = Self {
-            bytes: found.namespace.geometry.bytes(),
-            found,
-            control,
-            changes,
-            happened: 0,
-            backend: if origin.before.is_some() { counted.with_writes_of_another() } else { counted },
-            fence,
-            fenced,
-            unknown_quiesce,
-            spin: Spin::new(),
-            spin_max: connection.spin,
-            start: Instant::now(),
             _lock: lock,
+            ..Self::over(
+                backend,
+                origin,
+                control,
+                changes,
+                Setting { found, shared_fences: SharedFences::default(), reached, identity, unknown_quiesce },
+            )?
         };
         if origin.before.is_none() {
             remote.try_each_path();
             remote.found.paths = remote.paths();
         }
         Ok(remote)
+    }
+
+    /// One more connection to the same disk, for a thread of its own: as the first one, which has the disk's lock.
+    pub(super) fn another(&self, origin: &Origin, control: &Arc<Control>) -> Result<Self> {
+        let backend = match &origin.before {
+            // What the server before had under way is fenced by the first one.
+            Some(_) => RemoteBackend::resume(&self.reached, self.identity.clone(), &[])?,
+            None => {
+                let mut backend = RemoteBackend::connect(&self.reached)?;
+                let namespace = backend.namespace(self.identity.nsid)?;
+                let controller = backend.controller().cloned().unwrap_or_default();
+                self.identity
+                    .check(&NamespaceIdentity::new(&controller, &namespace))
+                    .map_err(|mismatch| anyhow!("another connection shows another disk: {mismatch}"))?;
+                backend.open(self.identity.clone());
+                backend
+            }
+        };
+        Self::over(
+            backend,
+            origin,
+            control,
+            self.changes.another(),
+            Setting {
+                found: self.found.clone(),
+                shared_fences: self.shared_fences.clone(),
+                reached: self.reached.clone(),
+                identity: self.identity.clone(),
+                unknown_quiesce: self.unknown_quiesce,
+            },
+        )
+    }
+
+    fn over(
+        mut backend: RemoteBackend<AnyTransport>,
+        origin: &Origin,
+        control: &Arc<Control>,
+        changes: Changes,
+        setting: Setting,
+    ) -> Result<Self> {
+        let Setting { found, shared_fences, reached, identity, unknown_quiesce } = setting;
+        backend.share_fences(&shared_fences);
+        // What is issued first may be issued before the controller is known here.
+        let (fence, fenced) = (origin.fence.part(), Fence::new(&backend.impacted(unknown_quiesce)));
+        fence.write(Some(fenced.clone()))?;
+        let counted = Counted::new(backend, Arc::clone(control.counters()));
+        Ok(Self {
+            bytes: found.namespace.geometry.bytes(),
+            found,
+            line: control.line()?,
+            changes,
+            happened: 0,
+            backend: if origin.before.is_some() { counted.with_writes_of_another() } else { counted },
+            fence,
+            fenced,
+            shared_fences,
+            spin_max: reached.spin,
+            reached,
+            identity,
+            unknown_quiesce,
+            spin: Spin::new(),
+            start: Instant::now(),
+            _lock: None,
+        })
     }
 
     /// Lets every path try to connect once, so that it can be said which are there.
@@ -344,7 +305,7 @@ impl Remote {
 
     /// Sleeps until there is something to do: at the latest after `most`, or when `requests` is readable.
     pub(super) fn sleep(&mut self, most: Duration, requests: BorrowedFd<'_>) {
-        self.backend.inner.sleep_for(most, &[requests, self.control.wakeup.as_fd()]);
+        self.backend.inner.sleep_for(most, &[requests, self.line.wakeup()]);
         self.woken();
     }
 
@@ -357,12 +318,12 @@ impl Remote {
     /// The connection's descriptor and the control's. `u32`: the number of the connection's transport, which tells its
     /// descriptor from that of the one before.
     pub(super) fn descriptors(&self) -> [Option<(BorrowedFd<'_>, u32)>; 2] {
-        [self.backend.inner.descriptor(), Some((self.control.wakeup.as_fd(), 0))]
+        [self.backend.inner.descriptor(), Some((self.line.wakeup(), 0))]
     }
 
     /// A sleep is over.
     pub(super) fn woken(&self) {
-        self.control.heard();
+        self.line.heard();
     }
 
     /// The bytes in the disk, as far as the target has said.
@@ -371,15 +332,14 @@ impl Remote {
     }
 
     fn tell(&mut self) {
-        let asked = |what: &AtomicBool| what.load(Ordering::Relaxed) && what.swap(false, Ordering::Acquire);
         let backend = &mut self.backend.inner;
-        if asked(&self.control.reconnect) {
+        if self.line.takes_reconnect() {
             backend.reconnect();
         }
-        if asked(&self.control.rescan) {
+        if self.line.takes_rescan() {
             backend.rescan();
         }
-        if asked(&self.control.reset) {
+        if self.line.takes_reset() {
             backend.reset();
         }
         let happened = backend.happened();
@@ -389,13 +349,13 @@ impl Remote {
         self.happened = happened;
         // Before anything else is connected.
         self.write_fence();
-        self.control.counters.set_reconnects(self.backend.inner.reconnects());
+        self.backend.set_reconnects(self.backend.inner.reconnects());
         let (state, reason) = self.state();
         if state == State::Live {
             let bytes = self.backend.inner.bytes(self.found.namespace.nsid);
             self.bytes = self.bytes.max(bytes.unwrap_or_default());
         }
-        self.changes.send_replace(Change { state, reason, bytes: self.bytes, paths: self.paths() });
+        self.changes.tell(Change { state, reason, bytes: self.bytes, paths: self.paths() });
     }
 
     /// The disk's state, and why it cannot be used if it cannot.
@@ -433,7 +393,7 @@ impl Remote {
     fn write_fence(&mut self) {
         let now = Fence::new(&self.backend.inner.impacted(self.unknown_quiesce));
         if now != self.fenced {
-            match self.fence.write(Some(&now)) {
+            match self.fence.write(Some(now.clone())) {
                 Ok(()) => self.fenced = now,
                 Err(error) => {
                     tracing::warn!(%error, "if this process is killed, another does not know what is under way");
@@ -444,14 +404,13 @@ impl Remote {
 
     /// Ends the connection in order: nothing of it can be carried out later, if all has ended.
     pub(super) fn hand_over(mut self, nothing_is_under_way: bool) {
-        let fence = self.fence.clone();
         let is_connected =
             matches!(self.backend.inner.state(), ConnectionState::Live | ConnectionState::Foreign);
         let may_be_clean = nothing_is_under_way && is_connected && !self.backend.inner.is_fenced();
         self.shut_down();
         if may_be_clean && self.backend.inner.state() == ConnectionState::Lost {
             // The worst is there already.
-            let _ = fence.write(None);
+            let _ = self.fence.write(None);
         }
     }
 

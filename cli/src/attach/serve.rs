@@ -1,16 +1,18 @@
 //! The process behind an attached disk: what the servers of all forms have in common.
 
 use super::answer::Answers;
+use super::changes::Change;
+use super::control::{Control, End};
 use super::form::Server;
 use super::guard::{Guard, Restart};
 use super::registry::{Claim, Registry};
-use super::remote::{Control, End, Found, Origin};
+use super::remote::{Found, Origin};
 use super::stop::{Stop, Wish};
 use super::{AttachOptions, disk, in_use, process, socket, ublk, vhost};
 use crate::print::chain;
 use crate::runtime::run;
 use anyhow::{Context, Result, bail};
-use nvmf_attached::{AttachedPath, Attachment, DiskLock, State, Supervisor, VERSION};
+use nvmf_attached::{Attachment, DiskLock, State, Supervisor, VERSION};
 use nvmf_host::Namespace;
 use nvmf_initiator::auth::system_random;
 use sd_notify::NotifyState;
@@ -315,18 +317,6 @@ pub(super) fn refuse_left(options: &AttachOptions, namespace: &Namespace) -> Res
         namespace.nsid,
         left.disk.pid
     )
-}
-
-/// What has become of a disk's connection.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Change {
-    pub(super) state: State,
-    /// Why, where the disk cannot be used.
-    pub(super) reason: Option<String>,
-    /// Bytes in the disk.
-    pub(super) bytes: u64,
-    /// The paths.
-    pub(super) paths: Vec<AttachedPath>,
 }
 
 /// Where a disk is.

@@ -2,12 +2,13 @@
 //!
 //! One thread does it all: it reads requests, sends commands to the target, and answers.
 
+use super::changes::{Change, Changes, changes};
+use super::control::{Control, End};
 use super::nbd::kernel::Kernel;
 use super::nbd::{DiskInfo, Listener, Server};
 use super::registry::{self, Registry};
-use super::remote::{
-    self, Control, END_TIME_MAX, End, FINISH_TIME_MAX, Found, Origin, Remote, Wires, changes, in_thread,
-};
+use super::remote::{END_TIME_MAX, FINISH_TIME_MAX, Found, Origin, Remote, Wires, in_thread};
+use super::seccomp;
 use super::serve::{Place, Service, node_opens};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -49,7 +50,7 @@ struct Up {
 /// The thread of a disk, as others see it.
 struct Thread {
     control: Arc<Control>,
-    changes: watch::Receiver<super::serve::Change>,
+    changes: watch::Receiver<Change>,
     /// How it ended.
     ended: oneshot::Receiver<Result<()>>,
 }
@@ -192,8 +193,8 @@ async fn take_away(node: PathBuf) -> (End, Result<()>) {
 /// Starts the thread, and waits until it serves.
 async fn start(service: &mut Service<'_>, clients: Clients) -> Result<(Thread, Up)> {
     let origin = service.origin.clone();
-    let (control, (up, is_up)) = (Control::new()?, oneshot::channel());
-    let (tell, changes) = remote::first(&origin);
+    let (control, (up, is_up)) = (Arc::<Control>::default(), oneshot::channel());
+    let (tell, changes) = Changes::new(origin.before.as_ref());
     let wires = Wires { control: Arc::clone(&control), changes: tell, up };
     let mut ended = in_thread("nvmf-nbd", move || run(&origin, clients, wires))?;
     tokio::select! {
@@ -215,7 +216,7 @@ impl Thread {
 /// The thread: connects to the namespace that is meant, and serves it until it is told to end.
 fn run(origin: &Origin, clients: Clients, wires: Wires<Up>) -> Result<()> {
     let (control, options) = (Arc::clone(&wires.control), &origin.options);
-    let mut remote = Remote::open(origin, wires.control, wires.changes)?;
+    let mut remote = Remote::open(origin, &wires.control, wires.changes)?;
     let disk =
         DiskInfo { block_status: options.socket.block_status, ..DiskInfo::from(&remote.found.namespace) };
     let mut server = Server::new(disk, remote.device())?;
@@ -237,6 +238,7 @@ fn run(origin: &Origin, clients: Clients, wires: Wires<Up>) -> Result<()> {
     let up = Up { found: remote.found.clone(), socket };
     // Nobody hears: it is told to end.
     let _ = wires.up.send(up);
+    seccomp::confine(options, true);
     let start = Instant::now();
     let mut end_by = None;
     let until = loop {

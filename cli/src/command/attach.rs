@@ -3,7 +3,9 @@
 use super::persist;
 use super::target::NamespaceArguments;
 use super::{Format, Output};
-use crate::attach::{self, AttachOptions, Ended, Form, Listed, Question, Registry, Restart, SocketOptions};
+use crate::attach::{
+    self, AttachOptions, Ended, Form, Listed, QUEUES_MAX, Question, Registry, Restart, SocketOptions,
+};
 use crate::print::{ERROR_PREFIX, OutputClosed, chain, human, line, print_json, wrong_arguments};
 use anyhow::{Context, Result, bail, ensure};
 use nvme_proto::{Nqn, Nsid};
@@ -37,6 +39,9 @@ pub(super) struct DiskArguments {
     /// Form of the disk; a socket if --socket is given
     #[arg(long = "as", value_enum, default_value_t = Form::Auto)]
     pub(super) form: Form,
+    /// Queues of a ublk device, each with a thread and connections of its own; by default one for each processor, up to 4
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=i64::from(QUEUES_MAX)))]
+    queues: Option<u16>,
     /// Path of the socket; by default one in the runtime folder
     #[arg(long)]
     socket: Option<PathBuf>,
@@ -52,6 +57,9 @@ pub(super) struct DiskArguments {
     /// Attach the disk though it is attached on this machine: a file system that both attachments write to is destroyed
     #[arg(short = 'D', long)]
     duplicate_connect: bool,
+    /// Let the threads that serve the disk call everything in the kernel, in case that the filter forbids what they need here
+    #[arg(long)]
+    no_seccomp: bool,
     /// Detach it when its discovery controller lists it no more (what `discoverd` says)
     #[arg(long, hide = true)]
     by_discovery: bool,
@@ -158,6 +166,7 @@ impl DiskArguments {
             connection: self.namespace.options()?,
             nsid: self.namespace.nsid.map(Nsid),
             form: self.form()?,
+            queues: self.queues()?,
             socket: SocketOptions {
                 // The server changes its working folder.
                 path: self.socket.as_deref().map(std::path::absolute).transpose()?,
@@ -167,7 +176,19 @@ impl DiskArguments {
             },
             duplicate: self.duplicate_connect,
             by_discovery: self.by_discovery,
+            seccomp: !self.no_seccomp,
         })
+    }
+
+    /// The queues of a device by ublk.
+    fn queues(&self) -> Result<Option<u16>> {
+        let by_ublk = matches!(self.form, Form::Auto | Form::Ublk) && self.socket.is_none();
+        match self.queues {
+            Some(_) if !by_ublk => {
+                wrong_arguments("only a device by ublk has --queues: leave out that, or --as")
+            }
+            queues => Ok(queues),
+        }
     }
 
     /// The form of the disk.

@@ -6,11 +6,15 @@
 //! reads one. (Who was told of an end without a result reads to learn what became of it, for good.) A fence falls
 //! when the controller was reset through another one (Cross-Controller Reset), or when it must have noticed the loss and
 //! had its time to drop what it had begun.
+//!
+//! Drivers that serve one disk together ([`SharedFences`]) hold back for each other's fences as for their own: each resets
+//! the controllers that it has lost itself, and publishes what is fenced before anybody hears of an operation's end.
 
 use super::Driver;
 use super::operation::Wait;
 use super::path::Lost;
 use super::policy::PathSet;
+use super::shared_fences::{Held, Share, SharedFences};
 use crate::transport::Transport;
 use core::time::Duration;
 use nvme_proto::Nsid;
@@ -36,11 +40,7 @@ impl Impacted {
 #[derive(Debug)]
 struct Fence {
     impacted: Impacted,
-    ranges: Vec<(Nsid, BlockRange)>,
-    /// Nobody knows what was in flight: a command of the user's, or those of another process.
-    everything: bool,
-    /// A raw command of the user's was among it: reads wait, too.
-    reads: bool,
+    held: Held,
     /// The path through which it is being reset.
     resetting: Option<usize>,
     /// The paths that could not reset it.
@@ -48,43 +48,64 @@ struct Fence {
 }
 
 impl Fence {
-    fn new(impacted: Impacted, ranges: Vec<(Nsid, BlockRange)>, everything: bool) -> Self {
-        Self { impacted, ranges, everything, reads: false, resetting: None, tried: PathSet::default() }
+    fn new(impacted: Impacted, held: Held) -> Self {
+        Self { impacted, held, resetting: None, tried: PathSet::default() }
     }
 }
 
 /// All fences: mostly none.
 #[derive(Debug, Default)]
-pub(super) struct Fences(Vec<Fence>);
+pub(super) struct Fences {
+    own: Vec<Fence>,
+    share: Option<Share>,
+}
 
 impl Fences {
+    fn others(&self) -> &[Held] {
+        self.share.as_ref().map_or(&[], |share| &share.others)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.own.is_empty() && self.others().is_empty()
     }
 
     /// Whether a change of these blocks, or a read, has to wait.
     pub(super) fn holds(&self, nsid: Nsid, range: BlockRange, changes: bool) -> bool {
-        let overlaps = |&(other, fenced): &(Nsid, BlockRange)| {
-            let end = |range: BlockRange| range.start.saturating_add(range.blocks);
-            other == nsid && fenced.start < end(range) && range.start < end(fenced)
-        };
-        let all = |fence: &Fence| fence.everything && (changes || fence.reads);
-        self.0.iter().any(|fence| all(fence) || fence.ranges.iter().any(overlaps))
+        let mut held = self.own.iter().map(|fence| &fence.held).chain(self.others());
+        held.any(|held| held.holds(nsid, range, changes))
+    }
+
+    /// Tells the others what is fenced from now on: before anybody can hear of an end without a result.
+    fn publish(&self) {
+        if let Some(share) = &self.share {
+            share.publish(self.own.iter().map(|fence| fence.held.clone()).collect());
+        }
+    }
+
+    fn retain(&mut self, stays: impl FnMut(&mut Fence) -> bool) {
+        let before = self.own.len();
+        self.own.retain_mut(stays);
+        if self.own.len() < before {
+            self.publish();
+        }
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Duration> {
-        self.0.iter().map(|fence| fence.impacted.until).min()
+        let own = self.own.iter().map(|fence| fence.impacted.until).min();
+        own.into_iter().chain(self.share.as_ref().and_then(|share| share.next_look)).min()
     }
 
     /// What another process had sent to these controllers is not known here.
     pub(super) fn resume(&mut self, now: Duration, impacted: &[Impacted]) {
         let lasting = impacted.iter().filter(|impacted| impacted.until > now);
-        self.0.extend(lasting.map(|&impacted| Fence::new(impacted, Vec::new(), true)));
+        let held = Held { ranges: Vec::new(), everything: true, reads: false };
+        self.own.extend(lasting.map(|&impacted| Fence::new(impacted, held.clone())));
+        self.publish();
     }
 
     /// A path has another association than before, or none: what it could not do it may be able to do now.
     pub(super) fn on_path_lost(&mut self, path: usize) {
-        for fence in &mut self.0 {
+        for fence in &mut self.own {
             fence.resetting.take_if(|resetting| *resetting == path);
             fence.tried.remove(path);
         }
@@ -97,13 +118,26 @@ impl<T: Transport> Driver<T> {
     #[must_use]
     pub fn impacted(&self, now: Duration, unknown: Duration) -> Vec<Impacted> {
         let paths = self.paths.iter().map(|path| path.impacted(now, unknown));
-        self.fences.0.iter().map(|fence| fence.impacted).chain(paths).collect()
+        self.fences.own.iter().map(|fence| fence.impacted).chain(paths).collect()
     }
 
     /// A controller that was lost may still carry something out.
     #[must_use]
     pub fn is_fenced(&self) -> bool {
-        !self.fences.is_empty()
+        !self.fences.own.is_empty()
+    }
+
+    /// Shares fences with the other drivers of the same disk from now on: before anything is submitted.
+    pub fn share_fences(&mut self, with: &SharedFences) {
+        self.fences.share = Some(Share::join(with));
+        self.fences.publish();
+    }
+
+    /// Looks at the fences of others, before anything is issued.
+    pub(super) fn look_at_fences(&mut self, now: Duration) {
+        if self.fences.share.as_mut().is_some_and(|share| share.look(now)) {
+            self.operations.resume(Wait::Fence);
+        }
     }
 
     /// A controller was lost, and its connections are closed.
@@ -111,26 +145,27 @@ impl<T: Transport> Driver<T> {
         self.fences.on_path_lost(path);
         let ranges = self.operations.changes_in_flight(path);
         if (lost.admin || !ranges.is_empty()) && lost.impacted.until > now {
-            let fence = Fence::new(lost.impacted, ranges, lost.admin);
-            self.fences.0.push(Fence { reads: lost.raw, ..fence });
+            let held = Held { ranges, everything: lost.admin, reads: lost.raw };
+            self.fences.own.push(Fence::new(lost.impacted, held));
+            self.fences.publish();
         }
     }
 
     /// Has fenced controllers reset through paths that are ready, each through one after the other until one can.
     pub(super) fn reset_fenced(&mut self, now: Duration) {
-        let before = self.fences.0.len();
+        let before = self.fences.own.len();
         // The controller is there again, in another life: it has been reset since. Elsewhere the same number may be that of another
         // target's controller.
-        self.fences.0.retain(|fence| {
+        self.fences.retain(|fence| {
             let Some((address, impacted)) = fence.impacted.controller else { return true };
             let ready = self.paths.iter().filter(|path| path.is_ready() && path.config.address == address);
             let mut own = ready.filter_map(|path| path.association.as_ref()?.controller().instance);
             !own.any(|own| impacted != own && impacted.cntlid == own.cntlid)
         });
-        if self.fences.0.len() < before {
+        if self.fences.own.len() < before {
             self.operations.resume(Wait::Fence);
         }
-        for fence in self.fences.0.iter_mut().filter(|fence| fence.resetting.is_none()) {
+        for fence in self.fences.own.iter_mut().filter(|fence| fence.resetting.is_none()) {
             let Some(impacted) = fence.impacted.instance() else { continue };
             for (number, path) in self.paths.iter_mut().enumerate() {
                 if !fence.tried.contains(number) && path.reset(now, impacted) {
@@ -143,18 +178,18 @@ impl<T: Transport> Driver<T> {
 
     pub(super) fn on_reset_ended(&mut self, path: usize, impacted: ControllerInstance, successful: bool) {
         if successful {
-            self.fences.0.retain(|fence| fence.impacted.instance() != Some(impacted));
+            self.fences.retain(|fence| fence.impacted.instance() != Some(impacted));
             return self.operations.resume(Wait::Fence);
         }
         let of_it = |fence: &&mut Fence| fence.impacted.instance() == Some(impacted);
-        for fence in self.fences.0.iter_mut().filter(of_it) {
+        for fence in self.fences.own.iter_mut().filter(of_it) {
             fence.resetting = None;
             fence.tried.insert(path);
         }
     }
 
     pub(super) fn on_fence_timeout(&mut self, now: Duration) {
-        self.fences.0.retain(|fence| fence.impacted.until > now);
+        self.fences.retain(|fence| fence.impacted.until > now);
         self.operations.resume(Wait::Fence);
     }
 }

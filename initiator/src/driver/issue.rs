@@ -17,6 +17,7 @@ const DOUBT_INTERVAL: Duration = Duration::from_secs(1);
 impl<T: Transport> Driver<T> {
     /// Issues parts while there is room.
     pub(super) fn issue(&mut self, now: Duration) {
+        self.look_at_fences(now);
         loop {
             while let Some(index) = self.operations.pop_unrouted() {
                 if let Some(nsid) = self.operations.get(index).map(|operation| operation.nsid) {

@@ -12,6 +12,7 @@
 //! | `operation` | block operations: waiting, in flight, ended |
 //! | `issue` | block operations: given to paths, issued part by part, issued again |
 //! | `fence` | what a controller that was lost may still carry out |
+//! | `shared_fences` | the same, of the other drivers of the same disk |
 //! | `admin` | admin commands and raw commands of the user's |
 //! | `descriptor` | one descriptor to sleep on |
 //!
@@ -30,6 +31,7 @@ mod operation;
 mod path;
 mod paths;
 mod policy;
+mod shared_fences;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -40,6 +42,7 @@ pub use heads::NamespaceState;
 pub use op::Op;
 pub use paths::PathStatus;
 pub use policy::{PATHS_MAX, PathPolicy};
+pub use shared_fences::SharedFences;
 
 use crate::ConnectionState;
 use crate::transport::{Transport, TransportError};

@@ -103,6 +103,8 @@ struct Boot<'a> {
     nvme: bool,
     /// With a disk that `nvmf serve-vhost` serves, and a virtio disk on a file in memory.
     vhost: bool,
+    /// With such a disk as its root disk.
+    vhost_root: bool,
     two_machines: bool,
     script: &'a Path,
 }
@@ -139,6 +141,7 @@ impl Guest {
                 system,
                 nvme: scenario.nvme,
                 vhost: scenario.vhost,
+                vhost_root: scenario.vhost_root,
                 two_machines: scenario.two_machines,
                 script: &scenario.path,
             };
@@ -187,6 +190,7 @@ impl Guest {
                 ("BIN", share.join("bin").display().to_string()),
                 ("PORT", port.to_string()),
                 ("GUEST_PORT", guest_port.to_string()),
+                ("ROOT_DISK", boot.image.root().display().to_string()),
             ],
         )?;
         let socket = share.join("vhost.sock");
@@ -194,6 +198,9 @@ impl Guest {
         let memory_path = memory.as_ref().map(path_of);
         if boot.vhost {
             host.prepare("vhost_start")?;
+        }
+        if boot.vhost_root {
+            host.prepare("vhost_start_root")?;
         }
         let machine = Machine {
             image: boot.image,
@@ -205,6 +212,7 @@ impl Guest {
             port: Some(guest_port),
             nvme: boot.nvme,
             vhost: memory_path.as_deref().map(|path| (&*socket, path)),
+            vhost_root: boot.vhost_root.then_some(&*socket),
             number: boot.two_machines.then_some(1),
         };
         let second = boot.two_machines.then(|| Second::start(machine)).transpose()?;
@@ -312,6 +320,7 @@ pub(super) fn shell(image: &Image, kernel: Kernel, programs: &Programs) -> Resul
         system,
         nvme: true,
         vhost: false,
+        vhost_root: false,
         two_machines: false,
         script: &script,
     };

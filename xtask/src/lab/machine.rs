@@ -8,6 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+/// A machine's memory.
+const MEMORY_MIB: u32 = 3072;
 /// Bytes of a machine's NVMe drive.
 const NVME_LEN: u64 = 512 << 20;
 
@@ -38,6 +40,8 @@ pub(super) struct Machine<'a> {
     pub(super) nvme: bool,
     /// The socket of a disk that `nvmf serve-vhost` serves, and the file of a virtio disk beside it.
     pub(super) vhost: Option<(&'a Path, &'a Path)>,
+    /// The socket of one that is its root disk, in the place of the image's.
+    pub(super) vhost_root: Option<&'a Path>,
     /// Its number, 1 or 2, on the network of two machines.
     pub(super) number: Option<u8>,
 }
@@ -57,7 +61,7 @@ impl Machine<'_> {
         command
             .args(has_virtualisation().then_some(["-accel", "kvm"]).into_iter().flatten())
             // The first accelerator that can be had is taken.
-            .args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "3072"])
+            .args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", &MEMORY_MIB.to_string()])
             .args(["-nodefaults", "-display", "none"])
             // Its disk stays as it is when it reboots by itself.
             .args((self.system == System::Script).then_some("-no-reboot"))
@@ -67,7 +71,8 @@ impl Machine<'_> {
             .arg(self.image.initramfs(self.kernel))
             .arg("-append")
             .arg(format!("console=ttyS0 quiet mitigations=off panic=-1 {} {lan}", self.options))
-            .args(["-drive", &drive, "-virtfs", &share, "-device", "virtio-rng-pci"])
+            .args(self.vhost_root.is_none().then_some(["-drive", &drive]).into_iter().flatten())
+            .args(["-virtfs", &share, "-device", "virtio-rng-pci"])
             .args(["-netdev", &format!("user,id=net{forward}")])
             .args(["-device", "virtio-net-pci,netdev=net,mac=52:54:00:12:34:56"])
             .args(["-serial", &format!("file:{}", self.kernel_log().display()), "-serial", "stdio"]);
@@ -81,13 +86,16 @@ impl Machine<'_> {
                 ])
                 .args(["-device", "nvme,drive=nvme,serial=lab,mdts=5"]);
         }
-        if let Some((socket, file)) = self.vhost {
+        if let Some(socket) = self.vhost_root.or(self.vhost.map(|(socket, _)| socket)) {
+            let memory = format!("memory-backend-memfd,id=memory,size={MEMORY_MIB}M,share=on");
             let chardev = format!("socket,id=vhost,path={},reconnect=1", socket.display());
-            // Behind the root disk, which is to be the first.
             command
-                .args(["-object", "memory-backend-memfd,id=memory,size=3072M,share=on"])
-                .args(["-machine", "memory-backend=memory", "-chardev", &chardev])
-                .args(["-device", "vhost-user-blk-pci,chardev=vhost,num-queues=2,addr=0x1e"])
+                .args(["-object", &memory, "-machine", "memory-backend=memory", "-chardev", &chardev])
+                // Behind the root disk, which is to be the first.
+                .args(["-device", "vhost-user-blk-pci,chardev=vhost,num-queues=2,addr=0x1e"]);
+        }
+        if let Some((_, file)) = self.vhost {
+            command
                 .args(["-drive", &format!("file={},if=none,id=beside,format=raw", file.display())])
                 .args(["-device", "virtio-blk-pci,drive=beside,num-queues=2,addr=0x1d"]);
         }
@@ -142,6 +150,7 @@ impl Second {
             port: None,
             nvme: false,
             vhost: None,
+            vhost_root: None,
             number: Some(2),
             ..first
         };

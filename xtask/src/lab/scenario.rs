@@ -24,6 +24,7 @@ const SECONDS: u64 = 120;
 /// # Disk: vhost                         `vhost_start` of host.sh runs before the guest boots, which has the disk of
 ///                                          its socket, vhost.sock, of 512 MiB, and a virtio disk of 256 MiB on a
 ///                                          file in memory (optional)
+/// # Root: vhost                         the same, but it is a copy of the root disk, and the guest has no other (optional)
 /// # Machines: 2                            a second machine runs what the first one asks for (optional)
 /// # System: systemd                      it runs under systemd, with the Debian packages (optional)
 /// # Known: kernel BUG at some/file.c       a known bug of the guest's kernel: the scenario is repeated (optional)
@@ -43,6 +44,8 @@ pub(crate) struct Scenario {
     pub(crate) nvme: bool,
     /// The guest has a disk that `nvmf serve-vhost` serves, and a virtio disk on a file in memory.
     pub(crate) vhost: bool,
+    /// The guest's root disk is one that `nvmf serve-vhost` serves.
+    pub(crate) vhost_root: bool,
     /// Has a second machine.
     pub(crate) two_machines: bool,
     pub(crate) time_max: Duration,
@@ -120,7 +123,7 @@ impl Scenario {
             (what.to_owned(), field("Quick") == Some("yes"), field("Alone") == Some("yes"));
         let (time_max, known) = (Duration::from_secs(seconds), field("Known").map(str::to_owned));
         let (systemd, nvme) = (field("System") == Some("systemd"), field("Drive") == Some("nvme"));
-        let vhost = field("Disk") == Some("vhost");
+        let (vhost, vhost_root) = (field("Disk") == Some("vhost"), field("Root") == Some("vhost"));
         let two_machines = match field("Machines") {
             Some("2") => true,
             None => false,
@@ -137,6 +140,7 @@ impl Scenario {
             systemd,
             nvme,
             vhost,
+            vhost_root,
             two_machines,
             time_max,
             known,
@@ -161,6 +165,8 @@ mod tests {
         assert!(Scenario::parse("lib.sh".into(), "# shared\n").unwrap().is_none());
         let two = Scenario::parse("x.sh".into(), "# What: x\n# Machines: 2\n").unwrap().unwrap();
         assert!(two.two_machines && !scenario.two_machines);
+        let root = Scenario::parse("x.sh".into(), "# What: x\n# Root: vhost\n").unwrap().unwrap();
+        assert!(root.vhost_root && !root.vhost && !scenario.vhost_root);
         assert!(Scenario::parse("x.sh".into(), "# What: x\n# Machines: 3\n").is_err());
         assert!(Scenario::parse("x.sh".into(), "# What: x\n# Seconds: soon\n").is_err());
     }

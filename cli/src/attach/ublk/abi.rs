@@ -37,7 +37,7 @@ pub(super) enum Control {
     StopDevice,
     SetParameters,
     GetFeatures,
-    /// A server takes a device over whose server is gone: before it opens the device's queue, and after.
+    /// A server takes a device over whose server is gone: before it opens the device's queues, and after.
     StartRecovery,
     EndRecovery,
     /// The disk has another size: sectors.

@@ -10,10 +10,14 @@ use std::time::{Duration, Instant};
 
 /// Bytes of all slots' buffers. They are memory that is registered with the connection.
 const BUFFERS_BYTES_MAX: u32 = 64 << 20;
-/// The most that one request moves: what kernel disks of this kind take.
+/// The most that one request moves: what kernel disks of this kind take. Half of it where several queues share the buffers.
 const IO_BYTES_MAX: u32 = 1 << 20;
-/// The least slots that a device has.
+const FEW_QUEUES: u16 = 2;
+/// The least slots that a queue has: one of several as many as a program that has one processor keeps busy.
 const DEPTH_MIN: u32 = 16;
+const DEPTH_MIN_OF_SEVERAL: u32 = 32;
+/// Queues that a device may have.
+pub(crate) const QUEUES_MAX: u16 = 64;
 /// The kernel's blocks are no longer than a page.
 pub(crate) const BLOCK_SIZE_MAX: u32 = 4096;
 const SECTOR: u32 = 512;
@@ -21,21 +25,24 @@ const SECTOR: u32 = 512;
 const QUIESCE_TIME_MAX: Duration = Duration::from_secs(30);
 const QUIESCE_POLL: Duration = Duration::from_millis(10);
 
-/// How many requests a device takes at once, and how long.
+/// How many queues a device has, how many requests each takes at once, and how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shape {
+    pub(super) queues: u16,
     pub(super) depth: u16,
     pub(super) io_bytes_max: u32,
 }
 
 impl Shape {
-    /// As many requests as the connection's queues take commands, each as long as one command, within bounds.
-    pub(super) fn of(namespace: &Namespace, commands: u32) -> Self {
+    /// In each queue as many requests as its connection takes commands, each as long as one command, within bounds.
+    pub(super) fn of(namespace: &Namespace, queues: u16, commands: u32) -> Self {
         let one = namespace.limits.transfer_blocks.saturating_mul(namespace.geometry.block_size);
-        let io_bytes_max = (one.clamp(BLOCK_SIZE_MAX, IO_BYTES_MAX) / BLOCK_SIZE_MAX) * BLOCK_SIZE_MAX;
-        let room = (BUFFERS_BYTES_MAX / io_bytes_max).max(DEPTH_MIN);
+        let longest = if queues > FEW_QUEUES { IO_BYTES_MAX / 2 } else { IO_BYTES_MAX };
+        let io_bytes_max = (one.clamp(BLOCK_SIZE_MAX, longest) / BLOCK_SIZE_MAX) * BLOCK_SIZE_MAX;
+        let least = if queues > 1 { DEPTH_MIN_OF_SEVERAL } else { DEPTH_MIN };
+        let room = (BUFFERS_BYTES_MAX / io_bytes_max / u32::from(queues.max(1))).max(least);
         let depth = commands.clamp(DEPTH_MIN, room.min(abi::QUEUE_DEPTH_MAX));
-        Self { depth: u16::try_from(depth).expect("at most 4096"), io_bytes_max }
+        Self { queues, depth: u16::try_from(depth).expect("at most 4096"), io_bytes_max }
     }
 }
 
@@ -99,7 +106,7 @@ pub(super) fn add(namespace: &Namespace, shape: Shape, mark: u64) -> Result<u32>
     let mut info = DeviceInfo {
         flags: abi::USER_RECOVERY | abi::USER_RECOVERY_REISSUE,
         server_flags: mark,
-        queues: 1,
+        queues: shape.queues,
         queue_depth: shape.depth,
         io_bytes_max: shape.io_bytes_max,
         device: abi::ANY_DEVICE,
@@ -114,7 +121,7 @@ pub(super) fn add(namespace: &Namespace, shape: Shape, mark: u64) -> Result<u32>
     Ok(info.device)
 }
 
-/// Makes the disk. Ends once the kernel has looked for partitions on it, which the queue must serve meanwhile.
+/// Makes the disk. Ends once the kernel has looked for partitions on it, which the queues must serve meanwhile.
 pub(super) fn start(device: u32) -> Result<()> {
     let pid = u64::from(std::process::id());
     ControlRing::open()?
@@ -122,7 +129,7 @@ pub(super) fn start(device: u32) -> Result<()> {
         .with_context(|| format!("cannot start {}", node(device).display()))
 }
 
-/// Takes the disk away, after writing back what the kernel still holds of it; the queue must serve meanwhile, and is
+/// Takes the disk away, after writing back what the kernel still holds of it; the queues must serve meanwhile, and are
 /// aborted then.
 pub(super) fn stop(device: u32) -> Result<()> {
     ControlRing::open()?
@@ -130,7 +137,7 @@ pub(super) fn stop(device: u32) -> Result<()> {
         .with_context(|| format!("cannot stop {}", node(device).display()))
 }
 
-/// Deletes a device whose queue is closed. A file system that is still mounted on it keeps a dead one until it is
+/// Deletes a device whose queues are closed, or closes them. A file system that is still mounted on it keeps a dead one until it is
 /// unmounted.
 pub(super) fn delete(device: u32) -> Result<()> {
     let mut ring = ControlRing::open()?;
@@ -158,7 +165,7 @@ pub(crate) fn is_left(mark: u64) -> bool {
     info.is_some_and(|info| info.state != abi::STATE_DEAD)
 }
 
-/// Begins to take over the device of a server that was killed: its number, and its shape. Its queue is opened next, and
+/// Begins to take over the device of a server that was killed: its number, and its shape. Its queues are opened next, and
 /// then comes [`recovered`].
 pub(super) fn recover(mark: u64) -> Result<(u32, Shape)> {
     let mut ring = ControlRing::open().with_context(|| format!("cannot open {}", abi::CONTROL))?;
@@ -166,7 +173,7 @@ pub(super) fn recover(mark: u64) -> Result<(u32, Shape)> {
     loop {
         let info = marked(&mut ring, mark).context("the ublk device is gone")?;
         ensure!(info.state != abi::STATE_DEAD, "the ublk device is dead");
-        let shape = Shape { depth: info.queue_depth, io_bytes_max: info.io_bytes_max };
+        let shape = Shape { queues: info.queues, depth: info.queue_depth, io_bytes_max: info.io_bytes_max };
         // The driver takes its time to see that the old server is gone.
         let begun = match info.state {
             abi::STATE_QUIESCED => ring.run(Control::StartRecovery, info.device, 0, &mut 0_u64),
@@ -183,7 +190,7 @@ pub(super) fn recover(mark: u64) -> Result<(u32, Shape)> {
     }
 }
 
-/// The queue of a device that is taken over is open: its requests come.
+/// The queues of a device that is taken over are open: its requests come.
 pub(super) fn recovered(device: u32) -> Result<()> {
     let pid = u64::from(std::process::id());
     ControlRing::open()?
@@ -217,4 +224,47 @@ pub(crate) fn clear_away(mark: u64) {
 /// The disk's node.
 pub(crate) fn node(device: u32) -> PathBuf {
     format!("/dev/ublkb{device}").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvme_proto::Nsid;
+    use nvmf_block::{Geometry, Preferred};
+    use nvmf_host::CommandLimits;
+
+    #[test]
+    fn buffers_of_all_queues_together_are_bounded() {
+        let geometry = Geometry {
+            block_size: 512,
+            blocks: 1 << 20,
+            preferred: Preferred::blocks(8),
+            volatile_write_cache: true,
+            deallocate: false,
+            zero_after_deallocate: false,
+            read_only: false,
+        };
+        let limits = CommandLimits {
+            transfer_blocks: 1 << 20,
+            write_zeroes_blocks: 0,
+            write_zeroes_deallocate: false,
+            verify_blocks: 0,
+            deallocate_blocks: 0,
+            deallocate_command_blocks: 0,
+            deallocate_ranges: 0,
+            compare: false,
+            compare_and_write_blocks: 0,
+            copy_blocks: 0,
+            in_capsule_bytes: 0,
+        };
+        let namespace = Namespace::new(Nsid(1), geometry, limits);
+        let of = |queues, commands| {
+            let Shape { depth, io_bytes_max, .. } = Shape::of(&namespace, queues, commands);
+            (depth, io_bytes_max >> 10)
+        };
+        assert_eq!((of(1, 128), of(2, 128), of(4, 128)), ((64, 1024), (32, 1024), (32, 512)));
+        // A queue of many is worth having only if it takes a few requests.
+        assert_eq!(of(QUEUES_MAX, 128), (32, 512));
+        assert_eq!((of(1, 8), of(4, 8)), ((16, 1024), (16, 512)));
+    }
 }

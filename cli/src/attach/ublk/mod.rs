@@ -6,10 +6,10 @@
 //! | `ring` | saying it, through io_uring |
 //! | `device` | a device's life: added, started, stopped, deleted |
 //! | `operation` | what a request asks for |
-//! | `server` | the thread that serves its requests |
+//! | `server` | the threads that serve its requests, one for each queue |
 //!
 //! A request's way: the driver copies what is written into its slot's buffer, which is registered with the connection;
-//! the thread that is woken sends the command, receives the answer and reports it to the driver, which copies what was
+//! the queue's thread that is woken sends the command, receives the answer and reports it to the driver, which copies what was
 //! read. No other thread has a part in it.
 
 mod abi;
@@ -18,13 +18,17 @@ mod operation;
 mod ring;
 mod server;
 
+pub(crate) use device::QUEUES_MAX;
 pub(super) use device::{available, clear_away, is_left};
 
-use super::remote::{self, Control, END_TIME_MAX, End, Wires, changes, in_thread};
+use super::changes::{Changes, changes};
+use super::control::{Control, End};
+use super::remote::{END_TIME_MAX, Wires, in_thread};
 use super::serve::{Place, Service, node_opens};
 use anyhow::{Context, Result, anyhow, bail};
 use server::Up;
 use std::fs::File;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
@@ -36,8 +40,8 @@ const WRITE_BACK_TIME_MAX: Duration = Duration::from_secs(15);
 /// Connects, serves until it is told to stop, and ends cleanly.
 pub(super) async fn serve(service: &mut Service<'_>) -> Result<()> {
     let origin = service.origin.clone();
-    let (control, (up, is_up)) = (Control::new()?, oneshot::channel());
-    let (tell, told) = remote::first(&origin);
+    let (control, (up, is_up)) = (Arc::<Control>::default(), oneshot::channel());
+    let (tell, told) = Changes::new(origin.before.as_ref());
     let takes_over = origin.before.is_some();
     let wires = Wires { control: control.clone(), changes: tell, up };
     let mut served = in_thread("nvmf-ublk", move || server::run(&origin, wires))?;

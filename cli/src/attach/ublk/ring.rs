@@ -105,9 +105,15 @@ pub(super) const WATCHES: usize = 2;
 /// Set in the user data of a watch; the others are tags.
 const WATCH: u64 = 1 << 63;
 
-/// A device's only queue. Belongs to the thread that made it: the driver accepts no other.
+/// A device, as its queues need it: the driver lets it be opened once.
+pub(super) fn open_device(number: u32) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open(format!("/dev/ublkc{number}"))
+}
+
+/// A queue of a device. Belongs to the thread that made it: the driver accepts no other.
 pub(super) struct Queue {
     ring: IoUring,
+    number: u16,
     /// Those that the kernel watches now, each with its version.
     watched: [Option<(RawFd, u32)>; WATCHES],
     /// The driver's [`abi::IoDescriptor`]s, by tag, mapped for reading.
@@ -122,21 +128,33 @@ pub(super) struct Queue {
     outstanding: u16,
 }
 
+/// Bytes of the descriptors of so many slots, as they are mapped.
+fn descriptors_len(depth: u16) -> usize {
+    (usize::from(depth) * size_of::<abi::IoDescriptor>()).next_multiple_of(PAGE)
+}
+
 impl Queue {
-    /// Opens the queue of device `number`, which was added with this depth, and offers all its slots.
+    /// Opens a queue of a device that was added with this depth, and offers all its slots.
     ///
     /// # Panics
     /// When `memory` is too small.
-    pub(super) fn open(number: u32, depth: u16, memory: Memory, buffer_len: usize) -> io::Result<Self> {
+    pub(super) fn open(
+        device: &File,
+        number: u16,
+        depth: u16,
+        memory: Memory,
+        buffer_len: usize,
+    ) -> io::Result<Self> {
         assert!(memory.contains(0, usize::from(depth) * buffer_len), "the slots' memory is too small");
-        let device = OpenOptions::new().read(true).write(true).open(format!("/dev/ublkc{number}"))?;
-        let len = (usize::from(depth) * size_of::<abi::IoDescriptor>()).next_multiple_of(PAGE);
+        let len = descriptors_len(depth);
+        // Each queue's descriptors have room for the deepest queue.
+        let offset = i64::from(number) * descriptors_len(abi::QUEUE_DEPTH_MAX as u16) as i64;
         let descriptors_len = NonZeroUsize::new(len).ok_or(io::ErrorKind::InvalidInput)?;
         let (protection, flags) = (ProtFlags::PROT_READ, MapFlags::MAP_SHARED | MapFlags::MAP_POPULATE);
         // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of ours; it is read only through
         // `descriptor`.
-        let descriptors = unsafe { mmap(None, descriptors_len, protection, flags, &device, 0) }?;
-        let ring = match Self::ring(u32::from(depth), &device) {
+        let descriptors = unsafe { mmap(None, descriptors_len, protection, flags, device, offset) }?;
+        let ring = match Self::ring(u32::from(depth), device) {
             Ok(ring) => ring,
             Err(error) => {
                 // SAFETY: the mapping was made above and nothing refers to it.
@@ -146,6 +164,7 @@ impl Queue {
         };
         let mut queue = Self {
             ring,
+            number,
             watched: [None; WATCHES],
             descriptors,
             descriptors_len,
@@ -259,7 +278,7 @@ impl Queue {
         assert!(self.memory.contains(offset, self.buffer_len), "a slot that is not there");
         let address = self.memory.as_ptr() as u64 + offset as u64;
         let mut bytes = [0; 16];
-        bytes.copy_from_slice(abi::IoCommand { queue: 0, tag, result, address }.as_bytes());
+        bytes.copy_from_slice(abi::IoCommand { queue: self.number, tag, result, address }.as_bytes());
         let entry: Entry = opcode::UringCmd16::new(DEVICE, code).cmd(bytes).build().user_data(u64::from(tag));
         // SAFETY: the driver copies between a request and the slot's buffer, which lies inside `memory`; `memory`
         // lives, or is left behind, until every command is completed.

@@ -1,18 +1,30 @@
-//! The thread behind a ublk device: requests in, operations out, on one thread and without a copy.
+//! The threads behind a ublk device, one for each of its queues: requests in, operations out, on one thread, over connections
+//! of its own and without a copy.
 
 use super::device::{self, Shape};
 use super::operation::operation;
-use super::ring::{Queue, Request};
+use super::ring::{Queue, Request, open_device};
+use crate::attach::control::{Control, End};
 use crate::attach::errno::errno;
-use crate::attach::remote::{Control, End, FINISH_TIME_MAX, Found, Origin, Remote, Wires};
-use anyhow::{Context, Result};
+use crate::attach::remote::{FINISH_TIME_MAX, Found, Origin, Remote, Wires};
+use crate::attach::{AttachOptions, seccomp};
+use crate::print::chain;
+use anyhow::{Context, Result, anyhow};
 use nix::errno::Errno;
 use nvmf_block::{Backend, Buffer, Completion, DeviceId, RegionId, Tag};
 use nvmf_memory::Memory;
+use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// A device that is there, and whose queue is served.
+/// Queues that a device has unless the user says otherwise: one for each processor, up to this many. Each has a thread, a
+/// connection and buffers.
+const DEFAULT_QUEUES_MAX: usize = 4;
+
+/// A device that is there, and whose queues are served.
 #[derive(Debug)]
 pub(super) struct Up {
     pub(super) device: u32,
@@ -22,28 +34,99 @@ pub(super) struct Up {
 /// Connects, adds a device for the namespace that is meant, or takes over the one that there is, and serves it until it is
 /// stopped. What was written is flushed then.
 pub(super) fn run(origin: &Origin, wires: Wires<Up>) -> Result<()> {
-    let connection = &origin.options.connection;
-    let control = Arc::clone(&wires.control);
-    let remote = Remote::open(origin, wires.control, wires.changes)?;
-    let found = remote.found.clone();
+    let control = wires.control;
+    let first = Remote::open(origin, &control, wires.changes)?;
+    let found = first.found.clone();
     let takes_over = origin.before.is_some();
-    let (device, shape) = if takes_over {
-        device::recover(origin.mark)?
+    let (device, shape, remotes) = if takes_over {
+        let (device, shape) = device::recover(origin.mark)?;
+        (device, shape, connections(first, shape.queues, origin, &control)?)
     } else {
+        let wanted = origin.options.queues.unwrap_or_else(default_queues);
+        let remotes = connections(first, wanted, origin, &control)?;
+        let connection = &origin.options.connection;
         let commands = u32::from(connection.io_queues) * u32::from(connection.queue_depth);
-        let shape = Shape::of(&found.namespace, commands);
-        (device::add(&found.namespace, shape, origin.mark)?, shape)
+        let queues = u16::try_from(remotes.len()).expect("as many as were wanted at most");
+        let shape = Shape::of(&found.namespace, queues, commands);
+        (device::add(&found.namespace, shape, origin.mark)?, shape, remotes)
     };
-    let server = Server::new(remote, device, shape, control).inspect_err(|_| {
+    let ended = start(remotes, device, shape, &origin.options, &control).inspect_err(|_| {
         if !takes_over {
+            // Queues that are open are closed by this.
             let _ = device::delete(device);
         }
     })?;
-    // Nobody hears: the device is stopped before it was started, which ends the loop.
+    // Nobody hears: the device is stopped before it was started, which ends the loops.
     let _ = wires.up.send(Up { device, found });
-    server.serve()
+    // One that fails is the end of the disk.
+    ended.into_iter().collect()
 }
 
+fn default_queues() -> u16 {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    processors.min(DEFAULT_QUEUES_MAX) as u16
+}
+
+/// A connection for each queue. A disk that is taken over has its queues already; otherwise there are no more than the target
+/// grants connections.
+fn connections(first: Remote, queues: u16, origin: &Origin, control: &Arc<Control>) -> Result<Vec<Remote>> {
+    let mut remotes = vec![first];
+    for queue in 1..queues {
+        match remotes[0].another(origin, control) {
+            Ok(remote) => remotes.push(remote),
+            Err(error) if origin.before.is_some() => return Err(error),
+            Err(error) => {
+                tracing::warn!(
+                    "the disk has {queue} queues, not {queues}: one connection more was refused: {}",
+                    chain(&error)
+                );
+                break;
+            }
+        }
+    }
+    Ok(remotes)
+}
+
+/// Starts a thread for each queue, and waits until all serve; how each of them ends is heard then.
+fn start(
+    remotes: Vec<Remote>,
+    device: u32,
+    shape: Shape,
+    options: &AttachOptions,
+    control: &Arc<Control>,
+) -> Result<Receiver<Result<()>>> {
+    let cannot_serve = || format!("cannot serve /dev/ublkc{device}");
+    let file = Arc::new(open_device(device).with_context(cannot_serve)?);
+    let ((serves, is_served), (end, ended)) = (channel(), channel());
+    let begun = Arc::new(AtomicUsize::new(remotes.len()));
+    let queues = remotes.len();
+    for (number, remote) in (0..).zip(remotes) {
+        let (file, control, begun) = (Arc::clone(&file), Arc::clone(control), Arc::clone(&begun));
+        let (serves, end): (Sender<Result<()>>, Sender<Result<()>>) = (serves.clone(), end.clone());
+        let options = options.clone();
+        let body = move || {
+            let server = Server::new(remote, &file, number, shape, control, begun);
+            match server.with_context(|| format!("cannot serve /dev/ublkc{device}")) {
+                Ok(server) => {
+                    let _ = serves.send(Ok(()));
+                    seccomp::confine(&options, false);
+                    // A queue that nobody serves any more is the end of the disk, however it came to that.
+                    let served = catch_unwind(AssertUnwindSafe(|| server.serve()));
+                    let panicked = |_| Err(anyhow!("the thread of queue {number} has panicked"));
+                    let _ = end.send(served.unwrap_or_else(panicked));
+                }
+                Err(error) => drop(serves.send(Err(error))),
+            }
+        };
+        std::thread::Builder::new().name(format!("nvmf-ublk-{number}")).spawn(body)?;
+    }
+    // What a thread that panics does not say is not waited for.
+    drop((serves, end));
+    is_served.into_iter().take(queues).collect::<Result<()>>()?;
+    Ok(ended)
+}
+
+/// A queue's.
 struct Server {
     remote: Remote,
     queue: Queue,
@@ -57,15 +140,23 @@ struct Server {
     under_way: usize,
     completions: Vec<Completion>,
     control: Arc<Control>,
+    /// Queues that have something under way, when the disk is handed over: none is closed before.
+    begun: Arc<AtomicUsize>,
 }
 
 impl Server {
-    fn new(mut remote: Remote, device: u32, shape: Shape, control: Arc<Control>) -> Result<Self> {
+    fn new(
+        mut remote: Remote,
+        device: &File,
+        number: u16,
+        shape: Shape,
+        control: Arc<Control>,
+        begun: Arc<AtomicUsize>,
+    ) -> Result<Self> {
         let buffer_len = shape.io_bytes_max as usize;
         let memory = Memory::alloc(usize::from(shape.depth) * buffer_len)?;
         let region = remote.backend.register(&memory).context("cannot register the device's buffers")?;
-        let queue = Queue::open(device, shape.depth, memory, buffer_len)
-            .with_context(|| format!("cannot serve /dev/ublkc{device}"))?;
+        let queue = Queue::open(device, number, shape.depth, memory, buffer_len)?;
         Ok(Self {
             namespace: remote.device(),
             block_size: remote.found.namespace.geometry.block_size,
@@ -77,20 +168,27 @@ impl Server {
             under_way: 0,
             completions: Vec::with_capacity(usize::from(shape.depth)),
             control,
+            begun,
         })
     }
 
     /// Serves until the device is stopped, and ends in order; or until another server is to go on, and what is under way has
-    /// ended.
+    /// ended, of the other queues, too: the kernel takes a device whose first queue is closed for one without a server.
     fn serve(mut self) -> Result<()> {
-        let mut hand_over_by = None;
+        let (mut hand_over_by, mut is_idle) = (None, false);
         while self.queue.is_alive() {
             let worked = self.turn()?;
             let mut most = Duration::MAX;
             if self.control.asked() == End::HandOver {
                 let now = Instant::now();
                 most = hand_over_by.get_or_insert(now + FINISH_TIME_MAX).saturating_duration_since(now);
-                if self.under_way == 0 && !worked || most.is_zero() {
+                if !is_idle && self.under_way == 0 && !worked {
+                    is_idle = true;
+                    if self.begun.fetch_sub(1, Ordering::AcqRel) == 1 {
+                        self.control.wake();
+                    }
+                }
+                if self.begun.load(Ordering::Acquire) == 0 || most.is_zero() {
                     break;
                 }
             }

@@ -30,9 +30,12 @@ mod ring;
 mod server;
 mod transfer;
 
+use super::changes::{Changes, changes};
+use super::control::{Control, End};
 use super::nbd::{DiskInfo, Listener};
 use super::registry::Registry;
-use super::remote::{self, Control, END_TIME_MAX, End, Found, Origin, Remote, Wires, changes, in_thread};
+use super::remote::{END_TIME_MAX, Found, Origin, Remote, Wires, in_thread};
+use super::seccomp;
 use super::serve::{Place, Service};
 use anyhow::{Context, Result, bail};
 use frontend::Shared;
@@ -56,8 +59,8 @@ struct Up {
 /// Connects, serves until it is told to stop, and ends cleanly.
 pub(super) async fn serve(service: &mut Service<'_>) -> Result<()> {
     let origin = service.origin.clone();
-    let (control, (up, is_up)) = (Control::new()?, oneshot::channel());
-    let (tell, told) = remote::first(&origin);
+    let (control, (up, is_up)) = (Arc::<Control>::default(), oneshot::channel());
+    let (tell, told) = Changes::new(origin.before.as_ref());
     let wires = Wires { control: Arc::clone(&control), changes: tell, up };
     let mut ended = in_thread("nvmf-vhost", move || run(&origin, wires))?;
     let up = tokio::select! {
@@ -89,7 +92,7 @@ pub(super) async fn serve(service: &mut Service<'_>) -> Result<()> {
 /// The thread: connects to the namespace that is meant, and serves it until it is told to end.
 fn run(origin: &Origin, wires: Wires<Up>) -> Result<()> {
     let (control, options) = (Arc::clone(&wires.control), &origin.options);
-    let remote = Remote::open(origin, wires.control, wires.changes)?;
+    let remote = Remote::open(origin, &wires.control, wires.changes)?;
     let found = remote.found.clone();
     let (send, messages) = channel();
     let shared = Arc::new(Shared::new(DiskInfo::from(&found.namespace), send, Arc::clone(&control)));
@@ -103,7 +106,9 @@ fn run(origin: &Origin, wires: Wires<Up>) -> Result<()> {
     let (its_listener, its_shared) = (Arc::downgrade(&listener), Arc::clone(&shared));
     let incoming = listener.as_fd().try_clone_to_owned()?;
     // Nobody waits for it: it ends with the process.
+    let its_options = options.clone();
     let _frontends = in_thread("nvmf-vhost-qemu", move || {
+        seccomp::confine(&its_options, true);
         loop {
             poll(&mut [PollFd::new(incoming.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE)?;
             let Some(listener) = its_listener.upgrade() else { return Ok(()) };
@@ -116,6 +121,7 @@ fn run(origin: &Origin, wires: Wires<Up>) -> Result<()> {
     })?;
     // Nobody hears: it is told to end.
     let _ = wires.up.send(Up { found, socket: path, shared });
+    seccomp::confine(options, true);
     server.serve()
 }
 

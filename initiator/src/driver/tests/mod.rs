@@ -7,5 +7,6 @@ mod pairs;
 mod paths;
 mod resumed;
 mod rig;
+mod shared_fences;
 mod sleep;
 pub(crate) mod target;

@@ -1,0 +1,287 @@
+//! What the threads that serve a disk may ask of the kernel from then on: they read what a target, an NBD client or a guest sends.
+//!
+//! The calls that are allowed are those of the data path, of connecting again (names, secrets, RDMA devices), and those that the
+//! C library makes for memory and threads. Every other call fails with ENOSYS, as on a kernel that does not have it, which
+//! libraries know how to live with: nothing is killed, because a disk that goes on without some call is better than none. Threads
+//! that these threads start are bound in the same way. The thread that answers signals, and starts a guard, is not.
+
+use super::AttachOptions;
+use nvmf_initiator::TransportOptions;
+use seccompiler::SeccompCmpArgLen::{Dword, Qword};
+use seccompiler::SeccompCmpOp::{Eq, MaskedEq};
+use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompCondition, SeccompFilter, SeccompRule};
+use std::collections::BTreeMap;
+
+/// The kind of a socket, without its flags.
+const SOCKET_KINDS: i32 = 0xf;
+
+/// Calls that are allowed whatever their arguments.
+const ALLOWED: &[libc::c_long] = &[
+    // Data, and waiting for them.
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_io_uring_enter,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_ppoll,
+    libc::SYS_pselect6,
+    libc::SYS_eventfd2,
+    libc::SYS_pipe2,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_settime,
+    libc::SYS_close,
+    libc::SYS_close_range,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_fcntl,
+    libc::SYS_ioctl,
+    libc::SYS_lseek,
+    // Sockets.
+    libc::SYS_socket,
+    libc::SYS_socketpair,
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_accept4,
+    libc::SYS_connect,
+    libc::SYS_shutdown,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    // What files say: names, secrets, devices. Opening has a rule of its own.
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_fstatfs,
+    libc::SYS_statfs,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_readlinkat,
+    libc::SYS_getdents64,
+    libc::SYS_getcwd,
+    // Keys of TLS in the kernel's keyrings.
+    libc::SYS_keyctl,
+    libc::SYS_request_key,
+    // Memory.
+    libc::SYS_mmap,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_mprotect,
+    libc::SYS_madvise,
+    libc::SYS_mincore,
+    libc::SYS_brk,
+    libc::SYS_mlock,
+    libc::SYS_mlock2,
+    libc::SYS_munlock,
+    libc::SYS_membarrier,
+    libc::SYS_get_mempolicy,
+    // Threads, signals, time.
+    libc::SYS_futex,
+    libc::SYS_get_robust_list,
+    libc::SYS_set_robust_list,
+    libc::SYS_set_tid_address,
+    libc::SYS_rseq,
+    libc::SYS_gettid,
+    libc::SYS_getpid,
+    libc::SYS_getppid,
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+    libc::SYS_getcpu,
+    libc::SYS_sched_yield,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_getparam,
+    libc::SYS_sched_getscheduler,
+    libc::SYS_getrusage,
+    libc::SYS_sysinfo,
+    libc::SYS_uname,
+    libc::SYS_capget,
+    libc::SYS_getrandom,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_getres,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_nanosleep,
+    libc::SYS_gettimeofday,
+    libc::SYS_sigaltstack,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_restart_syscall,
+    libc::SYS_tgkill,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+];
+
+/// The same, in the older form that only some machines have.
+#[cfg(target_arch = "x86_64")]
+const OLDER: &[libc::c_long] = &[
+    libc::SYS_poll,
+    libc::SYS_select,
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_create,
+    libc::SYS_eventfd,
+    libc::SYS_pipe,
+    libc::SYS_dup2,
+    libc::SYS_accept,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_access,
+    libc::SYS_readlink,
+    libc::SYS_getdents,
+    libc::SYS_time,
+    libc::SYS_arch_prctl,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const OLDER: &[libc::c_long] = &[];
+
+/// A socket, and the path at which it lies, is taken away by who serves it. A virtual machine is given memory for what is in
+/// flight.
+const WITH_A_SOCKET: &[libc::c_long] =
+    &[libc::SYS_unlinkat, libc::SYS_memfd_create, libc::SYS_ftruncate, libc::SYS_flock];
+#[cfg(target_arch = "x86_64")]
+const WITH_A_SOCKET_OLDER: &[libc::c_long] = &[libc::SYS_unlink];
+#[cfg(not(target_arch = "x86_64"))]
+const WITH_A_SOCKET_OLDER: &[libc::c_long] = &[];
+
+/// Keeps this thread, and those that it starts, to what the server of a disk needs. `with_socket`: it serves one.
+pub(super) fn confine(options: &AttachOptions, with_socket: bool) {
+    if !options.seccomp {
+        return;
+    }
+    let paths = options.connection.paths.iter().map(|path| &path.transport);
+    let mut transports = paths.chain([&options.connection.transport]);
+    let opens_devices = transports.any(|transport| matches!(transport, TransportOptions::Rdma));
+    let filtered = program(with_socket, opens_devices)
+        .map_err(|error| error.to_string())
+        .and_then(|program| seccompiler::apply_filter(&program).map_err(|error| error.to_string()));
+    if let Err(reason) = filtered {
+        tracing::warn!("the disk is served without a seccomp filter: {reason}");
+    }
+}
+
+fn program(with_socket: bool, opens_devices: bool) -> Result<BpfProgram, BackendError> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
+    let of_sockets = [WITH_A_SOCKET, WITH_A_SOCKET_OLDER].concat();
+    let plain = [ALLOWED, OLDER, if with_socket { &of_sockets } else { &[] }].concat();
+    rules.extend(plain.into_iter().map(|call| (call, Vec::new())));
+    let is = |argument, value: i32| SeccompCondition::new(argument, Dword, Eq, value as u64);
+    let masked = |argument, mask: i32, value: i32| {
+        SeccompCondition::new(argument, Dword, MaskedEq(mask as u64), value as u64)
+    };
+    // Threads, and no processes. What clone3 is asked for cannot be looked at: the C library does without it.
+    let thread = masked(0, libc::CLONE_THREAD, libc::CLONE_THREAD)?;
+    rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![thread])?]);
+    // Names of threads and of memory.
+    let named = [libc::PR_SET_NAME, libc::PR_SET_VMA].map(|what| SeccompRule::new(vec![is(0, what)?]));
+    rules.insert(libc::SYS_prctl, named.into_iter().collect::<Result<_, _>>()?);
+    // Limits are asked for, and stay.
+    let asked = SeccompCondition::new(2, Qword, Eq, 0)?;
+    rules.insert(libc::SYS_prlimit64, vec![SeccompRule::new(vec![asked])?]);
+    // No raw sockets, though `--host-iface` needs the capability that allows them.
+    let mut sockets = vec![SeccompRule::new(vec![is(0, libc::AF_NETLINK)?])?];
+    for family in [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6] {
+        for kind in [libc::SOCK_STREAM, libc::SOCK_DGRAM] {
+            sockets.push(SeccompRule::new(vec![is(0, family)?, masked(1, SOCKET_KINDS, kind)?])?);
+        }
+    }
+    rules.insert(libc::SYS_socket, sockets);
+    // Files are read, and none is made. Devices are opened for both.
+    let modes: &[i32] = if opens_devices { &[libc::O_RDONLY, libc::O_RDWR] } else { &[libc::O_RDONLY] };
+    let opens = |argument| {
+        let rule = |mode: &i32| {
+            let mask = libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC;
+            SeccompRule::new(vec![masked(argument, mask, *mode)?])
+        };
+        modes.iter().map(rule).collect::<Result<Vec<_>, _>>()
+    };
+    rules.insert(libc::SYS_openat, opens(2)?);
+    #[cfg(target_arch = "x86_64")]
+    rules.insert(libc::SYS_open, opens(1)?);
+    let refused = SeccompAction::Errno(libc::ENOSYS as u32);
+    SeccompFilter::new(rules, refused, SeccompAction::Allow, std::env::consts::ARCH.try_into()?)?.try_into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::{self, Read, Write};
+    use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+    use std::process::Command;
+
+    /// What is left of a result in a thread of its own that is confined.
+    fn confined<T: Send>(with_socket: bool, act: impl FnOnce() -> T + Send) -> T {
+        let program = program(with_socket, false).unwrap();
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                seccompiler::apply_filter(&program).unwrap();
+                act()
+            });
+            thread.join().unwrap()
+        })
+    }
+
+    fn is_refused<T>(result: io::Result<T>) -> bool {
+        result.err().and_then(|error| error.raw_os_error()) == Some(libc::ENOSYS)
+    }
+
+    #[test]
+    fn confined_thread_starts_no_program_and_makes_no_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        std::fs::write(&file, "here").unwrap();
+        let (made, moved) = (folder.path().join("made"), folder.path().join("moved"));
+        let refused = confined(false, || {
+            [
+                is_refused(Command::new("/bin/true").status()),
+                is_refused(nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).map_err(Into::into)),
+                is_refused(File::create(&made)),
+                is_refused(File::options().write(true).open(&file)),
+                is_refused(std::fs::rename(&file, &moved)),
+                is_refused(std::fs::remove_file(&file)),
+                is_refused(std::fs::create_dir(&moved)),
+                is_refused(nix::unistd::chroot(folder.path()).map_err(Into::into)),
+            ]
+        });
+        assert_eq!(refused, [true; 8]);
+        assert!(file.exists() && !made.exists() && !moved.exists());
+        assert!(Command::new("/bin/true").status().is_ok(), "other threads are not confined");
+    }
+
+    #[test]
+    fn confined_thread_connects_looks_names_up_and_starts_threads() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, socket) = (folder.path().join("secret"), folder.path().join("socket"));
+        std::fs::write(&file, "DHHC-1").unwrap();
+        std::fs::write(&socket, "").unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        confined(true, || {
+            let of_thread = std::thread::spawn(|| ("localhost", 1).to_socket_addrs().unwrap().count());
+            assert!(of_thread.join().unwrap() > 0);
+            assert_eq!(std::fs::read_to_string(&file).unwrap(), "DHHC-1");
+            let mut near = TcpStream::connect(address).unwrap();
+            let (mut far, _) = listener.accept().unwrap();
+            near.write_all(b"block").unwrap();
+            let mut block = [0; 5];
+            far.read_exact(&mut block).unwrap();
+            assert_eq!(&block, b"block");
+            std::fs::remove_file(&socket).unwrap();
+            drop(vec![1_u8; 32 << 20]);
+        });
+    }
+}

@@ -1,0 +1,78 @@
+//! Several drivers of one disk, each with a controller of its own: what one of them has lost, no other overtakes.
+
+use super::super::{DriverConfig, DriverEvent, SharedFences};
+use super::rig::{BLOCK, Rig, SECOND, config, read};
+use nvmf_block::{BlockError, BlockOp};
+use nvmf_host::RecoveryPolicy;
+
+/// Two drivers, the first of which fails operations that wait instead of waiting with them.
+fn two() -> (Rig, Rig) {
+    let recovery = RecoveryPolicy { fast_io_fail_timeout: Some(SECOND / 10), ..config().recovery };
+    let config = DriverConfig { recovery, ..config() };
+    let mut rigs = [(); 2].map(|()| Rig::ready_with(config.clone(), |target| target.late = true));
+    let shared = SharedFences::default();
+    rigs.iter_mut().for_each(|rig| rig.driver.share_fences(&shared));
+    let [first, second] = rigs;
+    (first, second)
+}
+
+/// The first has lost a write of block 4 and its user has been told that nobody knows what became of it.
+fn write_lost(first: &mut Rig) {
+    first.target.hold = true;
+    first.submit(1, first.write(4, 1, 0xaa));
+    first.run();
+    first.target.disconnect_io();
+    first.target.hold = false;
+    while first.result(1).is_none() {
+        first.pass(SECOND / 100);
+    }
+    assert_eq!(first.result(1), Some(Err(BlockError::Gone)));
+    assert!(first.driver.is_fenced());
+}
+
+#[test]
+fn write_on_another_driver_waits_for_the_fence_of_the_first() {
+    let (mut first, mut second) = two();
+    write_lost(&mut first);
+    second.pass(first.now);
+    second.submit(1, second.write(4, 1, 0xbb));
+    second.submit(2, read(3, 2));
+    second.submit(3, second.write(5, 1, 0xbb));
+    second.submit(4, BlockOp::Flush);
+    second.run();
+    assert_eq!((second.result(3), second.result(4)), (Some(Ok(())), Some(Ok(()))), "they name other blocks");
+    assert!(!second.driver.is_fenced(), "its own controller is there");
+    while first.driver.is_fenced() {
+        assert_eq!((second.result(1), second.result(2)), (None, None));
+        for rig in [&mut first, &mut second] {
+            rig.pass(SECOND / 10);
+            assert!(rig.now < 60 * SECOND, "it waits for ever");
+        }
+    }
+    // It hears of it soon.
+    second.pass(SECOND / 50);
+    assert_eq!((second.result(1), second.result(2)), (Some(Ok(())), Some(Ok(()))));
+    assert_eq!(second.target.disks[&1].bytes[4 * BLOCK], 0xbb);
+    assert!(second.events.iter().all(|event| !matches!(event, DriverEvent::Lost(_))));
+}
+
+#[test]
+fn what_another_process_had_under_way_holds_every_driver_back() {
+    let (mut first, mut second) = two();
+    first.take_over(config());
+    first.driver.share_fences(&{
+        let shared = SharedFences::default();
+        second.driver.share_fences(&shared);
+        shared
+    });
+    second.submit(1, second.write(100, 1, 0xbb));
+    second.submit(2, read(100, 1));
+    second.run();
+    assert_eq!((second.result(1), second.result(2)), (None, Some(Ok(()))), "nobody knows what it wrote");
+    while first.driver.is_fenced() {
+        first.pass(SECOND / 10);
+        assert!(first.now < 60 * SECOND, "it waits for ever");
+    }
+    second.pass(SECOND / 50);
+    assert_eq!(second.result(1), Some(Ok(())));
+}
