@@ -171,7 +171,7 @@ pub enum Action {
         /// Its state.
         state: AnaState,
     },
-    /// Let the group's commands end, flush its images, release their locks, close them. Reply: [`Reply::Done`] only if
+    /// Let the group's commands end, reservation commands included, flush its images, release their locks, close them. Reply: [`Reply::Done`] only if
     /// all of that succeeded and nothing is in flight.
     Drain {
         /// For the reply.

@@ -94,13 +94,15 @@ impl PeerLease {
         if !quick {
             self.settles = now + timing.settle;
         }
-        let counts = quick && sent >= self.settles && own.steady_since.is_some_and(|since| since <= sent);
-        if holder.is_some() || !counts {
-            self.expired = None;
-        } else {
-            let first = self.expired.map_or(now, |(first, _)| first);
-            self.expired = Some((first, sent));
-        }
+        let steady = own.steady_since.filter(|&since| quick && since.max(self.settles) <= sent);
+        self.expired = match steady {
+            // What was seen before the store was slow says nothing, even if nobody looked meanwhile.
+            Some(since) if holder.is_none() => {
+                let first = self.expired.map(|(first, _)| first).filter(|&first| first >= since);
+                Some((first.unwrap_or(now), sent))
+            }
+            _ => None,
+        };
         let boot = |locker: &Option<Locker>| locker.as_ref().map(|locker| locker.cookie.clone());
         let changed = boot(&self.held) != boot(&holder);
         self.held = holder;

@@ -104,6 +104,8 @@ impl Gateway {
                 self.own.other = None;
                 if matches!(self.membership, Membership::Joining | Membership::Refused(_)) {
                     self.membership = Membership::Registering;
+                    // The next read shows all, also what was read before.
+                    self.registry.on_written(self.next_op());
                     self.registry.hint();
                 }
                 if let Some(Suspended { resume: resume @ None }) = &mut self.suspended {
@@ -146,6 +148,8 @@ impl Gateway {
         }
         self.own.stored = None;
         self.own.writing = None;
+        self.registry.on_written(self.next_op());
+        self.registry.hint();
         if self.own.range.take().is_some() {
             self.actions.push_back(Action::UseControllerIds { range: None });
         }
@@ -274,8 +278,6 @@ impl Gateway {
             let mine = record.as_ref().is_some_and(|record| record.process == *self.me());
             if !mine || ids.range(&self.me().gateway) != self.own.range {
                 self.step_down(now, Membership::Registering);
-                self.registry.hint();
-                self.registry.version = None;
             } else {
                 self.own.stored = record.zip(bytes.cloned());
             }

@@ -30,13 +30,13 @@ impl World {
             }
             Fault::Cut { node, control, data, hosts } => {
                 let node = &mut self.nodes[node];
-                let cut = |now: &mut Time, is: bool| *now = if is { until.max(*now) } else { *now };
+                let cut = |now: &mut Time, is: bool| longest(now, if is { until } else { 0 });
                 cut(&mut node.control_cut_until, control);
                 cut(&mut node.data_cut_until, data);
                 cut(&mut node.hosts_cut_until, hosts);
             }
-            Fault::Slow { node } => self.nodes[node].slow_until = until,
-            Fault::Stall => self.objects.stalled_until = until,
+            Fault::Slow { node } => longest(&mut self.nodes[node].slow_until, until),
+            Fault::Stall => longest(&mut self.objects.stalled_until, until),
             Fault::StallObject { object } => {
                 let object = match object {
                     0 => Object::Map,
@@ -44,10 +44,10 @@ impl World {
                     2 => Object::Gateways,
                     node => Object::Lease(self.name(node - 3)),
                 };
-                self.objects.object_stalled_until.insert(object, until);
+                longest(self.objects.object_stalled_until.entry(object).or_default(), until);
             }
-            Fault::StallOsd { osd } => self.osds[osd].stalled_until = until,
-            Fault::Monitor => self.monitors.down_until = until,
+            Fault::StallOsd { osd } => longest(&mut self.osds[osd].stalled_until, until),
+            Fault::Monitor => longest(&mut self.monitors.down_until, until),
             Fault::Leave { node } => self.leave(node),
             Fault::Twin { node } => {
                 let name = self.nodes[node].name.clone();
@@ -191,4 +191,9 @@ impl World {
 
     /// What waits longest for its next command.
     pub(crate) const SLOT_WAITS: Time = 6 * SECOND;
+}
+
+/// Of two troubles of one thing, the later end counts.
+fn longest(known: &mut Time, until: Time) {
+    *known = until.max(*known);
 }

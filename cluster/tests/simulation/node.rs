@@ -50,7 +50,7 @@ pub(crate) struct Client {
     /// I/O that it has under way, each with its slot.
     pub(crate) in_flight: BTreeMap<u64, usize>,
     /// It closes; what is in flight goes on without it.
-    pub(crate) drain: Option<OpId>,
+    pub(crate) drain: Option<(OpId, GroupId)>,
 }
 
 /// What a process has.
@@ -74,7 +74,9 @@ pub(crate) struct Running {
     pub(crate) requests: BTreeMap<RequestId, (String, u64)>,
     /// Reservations being stored for a host.
     pub(crate) storing: BTreeMap<RequestId, Command>,
+    /// The timer that is set, and for when.
     pub(crate) timer: u64,
+    pub(crate) timeout: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -158,6 +160,7 @@ impl Node {
             requests: BTreeMap::new(),
             storing: BTreeMap::new(),
             timer: 0,
+            timeout: None,
         });
     }
 

@@ -38,7 +38,10 @@ impl World {
                 running.decorator.on_notified(&object);
                 running.engine.on_notified(clock, &object);
             }
-            Input::Timer(timer) if timer == running.timer => running.engine.on_timeout(clock),
+            Input::Timer(timer) if timer == running.timer => {
+                running.timeout = None;
+                running.engine.on_timeout(clock);
+            }
             Input::Timer(_) => return Ok(()),
             Input::Command(command) => self.on_command(node, command),
             Input::Io { handle, io, command, result } => self.on_io_done(node, handle, io, command, result),
@@ -52,8 +55,12 @@ impl World {
         let life = self.nodes[node].life;
         let Some(running) = self.nodes[node].running.as_mut() else { return };
         let actions: Vec<Action> = std::iter::from_fn(|| running.engine.poll_action()).collect();
-        running.timer += 1;
-        let (timer, timeout) = (running.timer, running.engine.poll_timeout());
+        // A timer that is set already is enough.
+        let timeout = running.engine.poll_timeout().filter(|timeout| running.timeout != Some(*timeout));
+        if timeout.is_some() {
+            (running.timer, running.timeout) = (running.timer + 1, timeout);
+        }
+        let timer = running.timer;
         let mut at = self.now;
         for action in actions {
             at += 1 + self.rng.below(20);
@@ -107,10 +114,12 @@ impl World {
                 let after = 2 * MS + self.rng.below(40 * MS);
                 self.send_to(node, life, after, 0, Input::Reply(op, Reply::Done, None));
             }
-            Action::Drain { op, handle, .. } => match running.clients.get_mut(&handle) {
-                Some(client) if !client.in_flight.is_empty() => client.drain = Some(op),
-                _ => self.send_to(node, life, local, 0, Input::Reply(op, Reply::Done, None)),
-            },
+            Action::Drain { op, handle, group } => {
+                if let Some(client) = running.clients.get_mut(&handle) {
+                    client.drain = Some((op, group));
+                }
+                self.finish_drain(node, handle);
+            }
             Action::Shutdown { op, handle } => {
                 running.open.retain(|_, open| *open != handle);
                 running.clients.remove(&handle);
@@ -130,7 +139,9 @@ impl World {
             Action::Answer { request, result } => {
                 if let Some(command) = running.storing.remove(&request) {
                     let Access::Write(number) = command.access else { return Ok(()) };
+                    let handle = running.open.get(&command.block.0).copied();
                     self.answer(node, command, result.ok().map(|_| number));
+                    handle.into_iter().for_each(|handle| self.finish_drain(node, handle));
                 } else if let Some((key, value)) = running.requests.remove(&request) {
                     return self.on_changed(key, value, result.ok());
                 }
@@ -229,30 +240,41 @@ impl World {
             access: command.access,
         };
         // Now and then one hangs in a network or a queue, long enough for another owner to be there before it.
-        let late = if !self.calm && self.rng.below(100) == 0 { self.rng.below(15 * SECOND) } else { self.delay(SECOND) };
+        let late = if !self.calm && self.rng.below(100) == 0 {
+            self.rng.below(15 * SECOND)
+        } else {
+            self.delay(SECOND)
+        };
         let cut = self.nodes[node].data_cut_until;
         let at = self.past(self.now + late, cut);
         self.at(at, Event::Io { node, life, handle, id, io, command });
     }
 
     fn on_io_done(&mut self, node: usize, handle: Handle, io: u64, command: Command, result: Option<u64>) {
-        let life = self.nodes[node].life;
         let clock = self.nodes[node].clock(self.now);
         let Some(running) = self.nodes[node].running.as_mut() else { return };
         if let Some(client) = running.clients.get_mut(&handle) {
             client.in_flight.remove(&io);
-            if client.in_flight.is_empty()
-                && let Some(op) = client.drain.take()
-            {
-                self.send_to(node, life, 50, 0, Input::Reply(op, Reply::Done, None));
-            }
         }
+        self.finish_drain(node, handle);
         if result.is_none()
             && let Some(running) = self.nodes[node].running.as_mut()
         {
             running.engine.on_fenced(clock, handle);
         }
         self.answer(node, command, result);
+    }
+
+    /// A drain has ended once nothing is in flight, neither I/O nor what hosts want of reservations.
+    fn finish_drain(&mut self, node: usize, handle: Handle) {
+        let life = self.nodes[node].life;
+        let Some(running) = self.nodes[node].running.as_mut() else { return };
+        let Some(client) = running.clients.get_mut(&handle) else { return };
+        let Some((op, group)) = client.drain else { return };
+        if client.in_flight.is_empty() && running.storing.values().all(|command| command.block.0 != group) {
+            client.drain = None;
+            self.send_to(node, life, 50, 0, Input::Reply(op, Reply::Done, None));
+        }
     }
 
     /// Answers a host.
