@@ -2,9 +2,9 @@
 //! an action in another way than it is meant, or reply too early. The engine itself is the real one.
 
 use super::plan::{MS, SECOND, Time};
-use nvmf_cluster::{Action, Handle, Locker, Object, OpId, Reply, Via};
+use nvmf_cluster::{Action, Locker, Object, OpId, Reply, Via};
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mistake {
@@ -18,8 +18,6 @@ pub(crate) enum Mistake {
     LateTaker,
     /// A store that does not answer counts as expired leases, and as fine otherwise.
     StallFences,
-    /// The map is only waited for after a fence of one's own.
-    MapWaitOnlyAfterFence,
     /// A move does not wait until I/O in flight has ended.
     MoveWithoutDrain,
     /// A new owner goes on before the monitors have fenced the old one.
@@ -35,13 +33,12 @@ pub(crate) enum Mistake {
 }
 
 impl Mistake {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::NoMapWait,
         Self::AddressAfterIo,
         Self::WallClockLease,
         Self::LateTaker,
         Self::StallFences,
-        Self::MapWaitOnlyAfterFence,
         Self::MoveWithoutDrain,
         Self::FenceNotAwaited,
         Self::FormerRunNotFenced,
@@ -65,11 +62,6 @@ pub(crate) struct Decorator {
     gateway: String,
     /// Addresses of this gateway's former runs.
     former: BTreeSet<String>,
-    /// Groups that were last claimed without a fence, and handles made for them.
-    unfenced: BTreeSet<u32>,
-    unfenced_handles: BTreeSet<Handle>,
-    /// Polls under way.
-    polls: BTreeMap<OpId, ()>,
     notified: bool,
     has_read: bool,
 }
@@ -84,9 +76,6 @@ impl Decorator {
             mistake,
             gateway: gateway.to_string(),
             former: BTreeSet::new(),
-            unfenced: BTreeSet::new(),
-            unfenced_handles: BTreeSet::new(),
-            polls: BTreeMap::new(),
             notified: false,
             has_read: false,
         }
@@ -104,11 +93,6 @@ impl Decorator {
         };
         match (mistake, action) {
             (Mistake::NoMapWait, Action::WaitForLatestOsdmap { op, .. }) => early(op, None),
-            (Mistake::MapWaitOnlyAfterFence, Action::WaitForLatestOsdmap { op, handle })
-                if self.unfenced_handles.contains(&handle) =>
-            {
-                early(op, None)
-            }
             (Mistake::AddressAfterIo, Action::CompareAndSet { op, via, object, compare, set })
                 if becomes(&object, &set, "owned") =>
             {
@@ -122,7 +106,6 @@ impl Decorator {
             }
             (Mistake::StallFences, action @ Action::Lock { op, .. }) => early(op, Some((0, action))),
             (Mistake::StallFences, action @ Action::ListLockers { op, .. }) => {
-                self.polls.insert(op, ());
                 Outcome { carried_out: Some((0, action)), replies: vec![(SECOND, op, Reply::Free)] }
             }
             (Mistake::MoveWithoutDrain, Action::Drain { op, .. }) => early(op, None),
@@ -153,30 +136,15 @@ impl Decorator {
         }
     }
 
+    /// Remembers what this gateway's former runs did I/O with.
     fn observe(&mut self, action: &Action) {
-        match action {
-            Action::CompareAndSet { object: Object::Map, compare, set, .. } => {
-                let Some((key, new)) = set.first() else { return };
-                let new = json(new.as_ref());
-                let old = json(compare.first().and_then(|(_, value)| value.as_ref()));
-                let Some(group) = key.strip_prefix("group/").and_then(|id| id.parse().ok()) else { return };
-                if new["state"] == "taking" {
-                    if new["fence"].is_null() {
-                        self.unfenced.insert(group)
-                    } else {
-                        self.unfenced.remove(&group)
-                    };
-                    if old["by"]["gateway"] == self.gateway.as_str()
-                        && let Some(address) = old["address"].as_str()
-                    {
-                        self.former.insert(address.to_string());
-                    }
-                }
-            }
-            Action::Connect { handle, group, .. } if self.unfenced.contains(&group.0) => {
-                self.unfenced_handles.insert(*handle);
-            }
-            _ => {}
+        let Action::CompareAndSet { object: Object::Map, compare, set, .. } = action else { return };
+        let old = json(compare.first().and_then(|(_, value)| value.as_ref()));
+        let own = old["by"]["gateway"] == self.gateway.as_str();
+        if becomes(&Object::Map, set, "taking")
+            && let Some(address) = old["address"].as_str().filter(|_| own)
+        {
+            self.former.insert(address.to_string());
         }
     }
 
@@ -186,29 +154,19 @@ impl Decorator {
 
     /// A reply on its way to the engine. `stamp` is who took that lease last, and when by that one's wall clock; `wall` is
     /// the local wall clock.
-    pub(crate) fn on_reply(
-        &mut self,
-        op: OpId,
-        reply: Reply,
-        wall: i64,
-        stamp: Option<(i64, Locker)>,
-    ) -> Option<Reply> {
-        let Some(mistake) = self.mistake else { return Some(reply) };
+    pub(crate) fn on_reply(&mut self, reply: Reply, wall: i64, stamp: Option<(i64, Locker)>) -> Reply {
+        let Some(mistake) = self.mistake else { return reply };
         match (mistake, reply) {
-            (Mistake::WallClockLease, Reply::Held(_) | Reply::Free) if stamp.is_some() => {
-                let (written, locker) = stamp?;
-                let expired = wall - written > 5 * SECOND as i64;
-                Some(if expired { Reply::Free } else { Reply::Held(locker) })
-            }
-            (Mistake::StallFences, reply) => {
-                self.polls.remove(&op);
-                Some(reply)
-            }
+            (Mistake::WallClockLease, reply) => match stamp {
+                Some((written, _)) if wall - written > 5 * SECOND as i64 => Reply::Free,
+                Some((_, locker)) => Reply::Held(locker),
+                None => reply,
+            },
             (Mistake::NotificationsOnly, reply @ Reply::Snapshot(_)) => {
                 self.has_read = true;
-                Some(reply)
+                reply
             }
-            (_, reply) => Some(reply),
+            (_, reply) => reply,
         }
     }
 }

@@ -30,9 +30,8 @@ impl World {
         match input {
             Input::Act(action) => return self.act(node, action),
             Input::Reply(op, reply, stamp) => {
-                if let Some(reply) = running.decorator.on_reply(op, reply, wall, stamp) {
-                    running.engine.on_reply(clock, op, reply);
-                }
+                let reply = running.decorator.on_reply(reply, wall, stamp);
+                running.engine.on_reply(clock, op, reply);
             }
             Input::Notified(object) => {
                 running.decorator.on_notified(&object);
