@@ -25,7 +25,8 @@ pub struct Timing {
     pub look: Duration,
     /// A planned move may drain for so long; then the next owner fences.
     pub drain: Duration,
-    /// How long an address stays fenced.
+    /// How long an address stays fenced. Whoever sleeps longer, and wakes with writes of then, is not stopped any more, so
+    /// it is longer than a machine is likely to be suspended, and than the store's own default of an hour.
     pub blocklist: Duration,
     /// Between two moves for balance.
     pub rebalance: Duration,
@@ -50,7 +51,7 @@ impl Timing {
         rank: Duration::from_secs(2),
         look: Duration::from_secs(5),
         drain: Duration::from_secs(5),
-        blocklist: Duration::from_secs(3600),
+        blocklist: Duration::from_secs(24 * 3600),
         rebalance: Duration::from_secs(10),
         quiet: Duration::from_secs(60),
         retry: Duration::from_secs(1),

@@ -13,6 +13,7 @@
 //! | `oracle`, `settled` | what must hold always, and in the end |
 //! | `mistakes` | planted mistakes, which must be found |
 //! | `shrink` | a failing run made shorter |
+//! | `scenarios` | single faults, with what users would see |
 
 mod faults;
 mod host;
@@ -24,6 +25,7 @@ mod process;
 mod requests;
 #[path = "../../../tests/src/simulation/rng.rs"]
 mod rng;
+mod scenarios;
 mod settled;
 mod shrink;
 mod slots;
@@ -42,6 +44,23 @@ use world::{Coverage, Outcome, World};
 const LINES: usize = 120;
 /// And of these, with I/O.
 const IO_LINES: usize = 15;
+
+/// What a gateway may be doing with a group when a fault comes.
+const STEPS: [&str; 13] = [
+    "idle",
+    "claiming",
+    "fencing",
+    "connecting",
+    "waitingformap",
+    "owning",
+    "loading",
+    "opening",
+    "serving",
+    "draining",
+    "closing",
+    "releasing",
+    "surrendering",
+];
 
 fn number(text: &str) -> u64 {
     text.parse().expect("a seed is an integer")
@@ -169,6 +188,25 @@ fn group_of_gateways_keeps_its_promises() {
     print_coverage(&sum.coverage);
     if let Some(seed) = failed {
         panic!("{}", report(seed, mistake()));
+    }
+    if seeds.end - seeds.start >= 1000 {
+        let busy = sum.takeovers > 500 && sum.moves > 500 && sum.changes > 300 && sum.retried > 5000;
+        assert!(busy, "too little happens to be meaningful");
+        let met = |fault: &str, step: &str| {
+            let met = |&(&(by, ref at), _): &(&(&str, String), &u64)| {
+                (fault.is_empty() || by == fault) && at == step
+            };
+            sum.coverage.iter().filter(met).map(|(_, times)| times).sum::<u64>()
+        };
+        for step in STEPS {
+            assert!(met("", step) > 0, "in no seed: a fault while a gateway is {step}");
+        }
+        for fault in sum.coverage.keys().map(|(fault, _)| *fault).collect::<BTreeSet<_>>() {
+            assert!(
+                met(fault, "serving") > 0 && met(fault, "draining") > 0,
+                "in no seed: {fault} while it matters"
+            );
+        }
     }
 }
 

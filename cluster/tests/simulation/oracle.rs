@@ -48,10 +48,10 @@ impl Oracle {
         Ok(())
     }
 
-    /// An entry of the map is replaced.
+    /// An entry of the map is replaced, by a request that was sent then.
     pub(crate) fn on_entry(
         &mut self,
-        now: Time,
+        sent: Time,
         group: GroupId,
         old: Option<&Value>,
         new: &Value,
@@ -70,7 +70,7 @@ impl Oracle {
             "taking" => {
                 self.takeovers += 1;
                 let trouble = self.trouble.get(from).copied().unwrap_or(0) + TROUBLED;
-                if from != by && trouble < now {
+                if from != by && trouble < sent {
                     let last = secs(trouble.saturating_sub(TROUBLED));
                     return Err(format!(
                         "{by} fences {from} for group {group}, which had no trouble of its own since {last} s"

@@ -188,6 +188,7 @@ impl World {
             epoch: None,
             carrier: None,
             wall,
+            sent: self.now,
         };
         let mut cut = self.nodes[node].control_cut_until;
         if let Action::Read { via, object, .. } | Action::CompareAndSet { via, object, .. } = &action {

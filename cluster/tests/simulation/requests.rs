@@ -1,7 +1,7 @@
 //! What the store does with requests.
 
 use super::node::{Client, Command, Input};
-use super::plan::{MS, SECOND};
+use super::plan::{MS, SECOND, Time};
 use super::process::describe;
 use super::store::{Io, osd_of};
 use super::world::{Event, From, World};
@@ -99,7 +99,7 @@ impl World {
                         )
                     });
                     if done {
-                        self.check_entries(&before, &set)?;
+                        self.check_entries(from.sent, &before, &set)?;
                     }
                 }
                 self.reply_to(node, life, op, if done { Reply::Done } else { Reply::Conflict });
@@ -175,6 +175,7 @@ impl World {
 
     fn check_entries(
         &mut self,
+        sent: Time,
         before: &BTreeMap<String, Vec<u8>>,
         set: &[(String, Option<Vec<u8>>)],
     ) -> Result<(), String> {
@@ -185,7 +186,7 @@ impl World {
             let json = |bytes: &Vec<u8>| serde_json::from_slice::<Value>(bytes).ok();
             let (old, new) = (before.get(key).and_then(json), value.as_ref().and_then(json));
             let new = new.ok_or_else(|| format!("{key} is no JSON"))?;
-            self.oracle.on_entry(self.now, group, old.as_ref(), &new)?;
+            self.oracle.on_entry(sent, group, old.as_ref(), &new)?;
         }
         Ok(())
     }

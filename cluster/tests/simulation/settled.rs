@@ -91,6 +91,16 @@ impl World {
         Ok(())
     }
 
+    /// The gateways that run and show a group optimized.
+    pub(crate) fn shown(&self, group: u32) -> Vec<String> {
+        let shows = |node: &&super::node::Node| {
+            let shown = node.running.as_ref().and_then(|running| running.shown.get(&GroupId(group)));
+            node.is_live() && shown == Some(&AnaState::OPTIMIZED)
+        };
+        self.nodes.iter().filter(shows).map(|node| node.name.clone()).collect()
+    }
+
+    /// No gateway has two groups more than another one.
     pub(crate) fn is_balanced(&self) -> Result<(), String> {
         let live = self.nodes.iter().filter(|node| node.is_live());
         let counts = live.filter_map(|node| {

@@ -97,6 +97,7 @@ pub(crate) struct From {
     pub(crate) epoch: Option<u64>,
     pub(crate) carrier: Option<Address>,
     pub(crate) wall: i64,
+    pub(crate) sent: Time,
 }
 
 pub(crate) struct World {
@@ -261,7 +262,7 @@ impl World {
         Ok(())
     }
 
-    fn run_until(&mut self, until: Time) -> Result<(), String> {
+    pub(crate) fn run_until(&mut self, until: Time) -> Result<(), String> {
         while let Some((&(at, number), _)) = self.queue.first_key_value() {
             if at > until {
                 break;
