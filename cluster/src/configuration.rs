@@ -15,6 +15,8 @@ use serde_json::Value;
 
 /// The key of the header.
 pub(crate) const VERSION: &str = "version";
+/// ANA groups of a group of gateways, at most: as many as a target has.
+pub const ANA_GROUPS_MAX: u32 = 127;
 /// What the keys of items begin with.
 const ITEM: &str = "item/";
 
@@ -108,6 +110,12 @@ impl Configuration {
             return self.header.is_none();
         };
         match decode::<Header>("the configuration", bytes) {
+            Ok(header)
+                if !(1..=ANA_GROUPS_MAX).contains(&header.ana_groups) || header.version == u64::MAX =>
+            {
+                let cause = format!("version {} with {} ANA groups", header.version, header.ana_groups);
+                self.refused = Some(Unreadable::Damaged { what: "the configuration".to_string(), cause });
+            }
             Ok(header) => {
                 self.refused = None;
                 self.take(header, bytes, snapshot);

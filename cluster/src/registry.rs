@@ -71,7 +71,8 @@ impl ControllerIds {
 
     pub(crate) fn range(&self, gateway: &GatewayName) -> Option<RangeInclusive<u16>> {
         let first = *self.first.get(gateway)?;
-        Some(first..=first.saturating_add(CNTLIDS_PER_GATEWAY - 1))
+        let last = first.checked_add(CNTLIDS_PER_GATEWAY - 1)?;
+        (CNTLID_MIN..=CNTLID_MAX - CNTLIDS_PER_GATEWAY + 1).contains(&first).then_some(first..=last)
     }
 
     /// The table with a range for this gateway; `None` if none is left.

@@ -54,7 +54,8 @@ impl Reservations {
         let stored = self.stored.get(namespace);
         let version =
             stored.and_then(|bytes| decode::<Reservation>("", bytes).ok()).map_or(0, |known| known.version);
-        let new = value.map(|value| encode(&Reservation { version: version + 1, value: value.clone() }));
+        let new = value
+            .map(|value| encode(&Reservation { version: version.saturating_add(1), value: value.clone() }));
         self.pending.insert(namespace.to_string(), new.clone());
         let key = format!("{KEY}{namespace}");
         Some(([(key.clone(), stored.cloned())].into(), [(key, new)].into()))

@@ -332,11 +332,11 @@ impl Gateway {
         self.write_record(now, record, ([compare].into(), [set].into()));
     }
 
-    pub(super) fn on_record(&mut self, now: Duration, reply: Reply) {
+    pub(super) fn on_record(&mut self, now: Duration, reply: &Reply) {
         let Some(record) = self.own.writing.take() else { return };
         self.registry.on_written(self.next_op());
         self.registry.hint();
-        if reply != Reply::Done {
+        if *reply != Reply::Done {
             return;
         }
         let bytes = record.encode();

@@ -167,7 +167,7 @@ impl Gateway {
         match purpose {
             Purpose::Lock => self.on_lock(now, reply),
             Purpose::Poll(name) => self.on_poll(now, &name, reply),
-            Purpose::Record => self.on_record(now, reply),
+            Purpose::Record => self.on_record(now, &reply),
             Purpose::Map => self.on_map(now, op, reply),
             Purpose::Registry => self.on_registry(now, op, reply),
             Purpose::Configuration => self.on_configuration(now, op, reply),

@@ -2,10 +2,12 @@
 
 use super::reader::Reader;
 use super::{Gateway, Purpose};
+use crate::configuration::{ANA_GROUPS_MAX, Configuration};
 use crate::group::Group;
 use crate::map::{Entry, Move, State};
 use crate::{Action, GroupId, Object, OpId, Reply, Snapshot, Via};
 use alloc::string::ToString;
+use alloc::vec::Vec;
 use core::time::Duration;
 
 impl Gateway {
@@ -61,13 +63,13 @@ impl Gateway {
     fn take_map(&mut self, now: Duration, snapshot: &Snapshot) {
         for (key, bytes) in &snapshot.keys {
             let id = |prefix| key.strip_prefix(prefix).and_then(|id| id.parse().ok()).map(GroupId);
-            if let Some(id) = id("group/") {
+            if let Some(id) = id("group/").filter(|id| (1..=ANA_GROUPS_MAX).contains(&id.0)) {
                 self.take_entry(now, id, bytes);
             }
         }
         self.update_peers();
         let me = self.me().clone();
-        let ids: alloc::vec::Vec<GroupId> = self.groups.keys().copied().collect();
+        let ids: Vec<GroupId> = self.groups.keys().copied().collect();
         for id in ids {
             let Some(group) = self.groups.get_mut(&id) else { continue };
             let wanted = snapshot.keys.get(&Move::key(id));
@@ -109,7 +111,8 @@ impl Gateway {
             Reply::Snapshot(snapshot) if self.configuration_reader.on_reply(op, again_at) => {
                 self.configuration_reader.version = Some(snapshot.version);
                 if self.configuration.on_snapshot(&snapshot) {
-                    let keys = crate::configuration::Configuration::creation(self.identity.ana_groups);
+                    let groups = self.identity.ana_groups.clamp(1, ANA_GROUPS_MAX);
+                    let keys = Configuration::creation(groups);
                     self.compare_and_set(Purpose::Create, Via::Control, Object::Configuration, keys);
                 }
             }

@@ -141,7 +141,7 @@ fn report(seed: u64, mistake: Option<Mistake>) -> String {
     shorter.faults.iter().for_each(|planned| println!("  {planned}"));
     format!(
         "seed {seed} fails {}\nmade shorter, it fails {}\nNVMF_SIMULATION_SEED={seed} cargo test -p nvmf-cluster --test \
-         simulation group replays it",
+         simulation group_of replays it",
         failure.what, shown.what
     )
 }

@@ -4,6 +4,7 @@ use super::mistakes::Mistake;
 use super::plan::{Fault, Plan, Planned, SECOND, Time};
 use super::shrink::shrink;
 use super::world::{Outcome, World};
+use nvmf_cluster::{GatewayName, GroupId, Object};
 
 const AT: Time = 20 * SECOND;
 
@@ -122,4 +123,36 @@ fn failing_run_is_made_short_enough_to_read() {
     let control = failure.trace.iter().filter(|line| line.get(10..14) != Some("osd.")).count();
     assert!(control < 150, "{control} lines");
     assert!(failure.what.contains("two writers"), "{}", failure.what);
+}
+
+#[test]
+fn gateway_that_is_gone_for_good_can_be_removed_but_no_other() {
+    let mut world = world(&[(AT, SECOND, Fault::Crash { node: 0, again: false })], AT + 15 * SECOND);
+    let mut ask = |name: &str| {
+        let (clock, name) = (world.nodes[1].clock(world.now), GatewayName::new(name).expect("a name"));
+        world.nodes[1].running.as_mut().expect("it runs").engine.remove_gateway(clock, &name);
+        world.pump(1);
+        world.run_until(world.now + 2 * SECOND).expect("a run");
+    };
+    ask("gw0");
+    ask("gw2");
+    let keys = world.objects.keys(&Object::Gateways);
+    assert!(!keys.contains_key("gateway/gw0") && keys.contains_key("gateway/gw2"), "{keys:?}");
+    assert!(!String::from_utf8_lossy(&keys["controller_ids"]).contains("gw0"));
+}
+
+#[test]
+fn entry_of_a_newer_format_is_left_alone_and_reported() {
+    let mut world = world(&[], AT);
+    let owner = world.shown(1);
+    let newer = br#"{"format":2,"generation":"later"}"#.to_vec();
+    assert!(world.objects.compare_and_set(&Object::Map, &[], &[("group/1".into(), Some(newer.clone()))]));
+    world.run_until(AT + 5 * SECOND).expect("a run");
+    assert_eq!(world.shown(1), Vec::<String>::new(), "{owner:?} serves it");
+    assert_eq!(world.objects.keys(&Object::Map)["group/1"], newer);
+    let running = world.nodes[1].running.as_ref().expect("it runs");
+    let status = running.engine.status(world.nodes[1].clock(world.now));
+    let why = status.groups[&GroupId(1)].why.clone().expect("a reason");
+    assert!(why.contains("upgrade this gateway"), "{why}");
+    assert_eq!(world.shown(2).len(), 1, "others are served");
 }

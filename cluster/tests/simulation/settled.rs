@@ -43,7 +43,7 @@ impl World {
         }
         let stored = self.objects.keys(&Object::Configuration);
         let number =
-            |bytes: &Vec<u8>| Some(serde_json::from_slice::<Value>(bytes).ok()?["value"]["number"].as_u64()?);
+            |bytes: &Vec<u8>| serde_json::from_slice::<Value>(bytes).ok()?["value"]["number"].as_u64();
         let stored: BTreeMap<_, _> = stored
             .iter()
             .filter_map(|(key, bytes)| Some((key.strip_prefix("item/")?.to_string(), number(bytes)?)))
