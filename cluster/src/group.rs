@@ -48,8 +48,8 @@ pub(crate) struct Group {
     pub(crate) unreadable: Option<String>,
     /// When this generation was seen first.
     pub(crate) seen: Duration,
-    /// What an operator wants.
-    pub(crate) wanted: Option<Move>,
+    /// What an operator wants, and the bytes.
+    pub(crate) wanted: Option<(Move, Vec<u8>)>,
     pub(crate) phase: Phase,
     /// The reply that the phase waits for.
     pub(crate) op: Option<OpId>,

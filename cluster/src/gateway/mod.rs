@@ -64,6 +64,8 @@ enum Purpose {
         state: (u64, u64),
     },
     Group(GroupId),
+    /// Forgets a move that is done.
+    MoveDone,
     /// Ends a handle that is of no group any more.
     Shutdown,
     Edit,
@@ -174,6 +176,7 @@ impl Gateway {
             Purpose::Create => self.configuration_reader.hint(),
             Purpose::Converge { state } => self.on_converged(now, state, reply),
             Purpose::Group(group) => self.on_group(now, group, op, reply),
+            Purpose::MoveDone => {}
             Purpose::Shutdown => self.ending -= 1,
             Purpose::Edit => self.on_edit(reply),
             Purpose::Request(request) => self.on_request(now, request, reply),

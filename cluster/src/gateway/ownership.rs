@@ -1,11 +1,11 @@
 //! Which groups this gateway takes, moves and gives up.
 
-use super::Gateway;
 use super::membership::Membership;
+use super::{Gateway, Purpose};
 use crate::group::{Group, Phase};
-use crate::map::{Entry, State};
+use crate::map::{Entry, Move, State};
 use crate::placement;
-use crate::{Action, GatewayName, GroupId};
+use crate::{Action, GatewayName, GroupId, Object, Via};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -74,9 +74,15 @@ impl Gateway {
 
     /// Whether a group that is served here goes to another gateway because an operator wants it.
     fn consider_move(&mut self, now: Duration, id: GroupId) {
-        let Some(wanted) = &self.groups[&id].wanted else { return };
-        let to = wanted.to.clone();
-        if self.peers.get(&to).is_some_and(super::Peer::is_available) {
+        let Some((Move { to }, bytes)) = self.groups[&id].wanted.clone() else { return };
+        if to == self.me().gateway {
+            // It is here already: what was wanted is done.
+            let (compare, set) = ([(Move::key(id), Some(bytes))].into(), [(Move::key(id), None)].into());
+            self.compare_and_set(Purpose::MoveDone, Via::Control, Object::Map, (compare, set));
+            if let Some(group) = self.groups.get_mut(&id) {
+                group.wanted = None;
+            }
+        } else if self.peers.get(&to).is_some_and(super::Peer::is_available) {
             self.drain(now, id, Some(to));
         }
     }
@@ -89,11 +95,12 @@ impl Gateway {
             return;
         }
         let mut known = self.groups.values();
-        let settled = known.all(|group| {
-            group.wanted.is_none()
-                && group.entry().is_some_and(|entry| matches!(entry.state, State::Owned { .. }))
-        });
-        let mine = |(id, group): (&GroupId, &Group)| (group.phase == Phase::Serving).then_some(*id);
+        let settled =
+            known.all(|group| group.entry().is_some_and(|entry| matches!(entry.state, State::Owned { .. })));
+        // What an operator has placed elsewhere waits for that.
+        let mine = |(id, group): (&GroupId, &Group)| {
+            (group.phase == Phase::Serving && group.wanted.is_none()).then_some(*id)
+        };
         let mine = self.groups.iter().filter_map(mine);
         let Some((id, to)) = placement::for_balance(&self.me().gateway, &self.loads(true), mine) else {
             return;
@@ -153,7 +160,7 @@ impl Gateway {
         {
             return;
         }
-        let (object, cookie) = (crate::Object::Lease(self.me().gateway.clone()), self.me().boot.clone());
+        let (object, cookie) = (Object::Lease(self.me().gateway.clone()), self.me().boot.clone());
         self.membership = Membership::Stopped;
         self.actions.push_back(Action::Unlock { object, cookie });
         self.actions.push_back(Action::Stopped);

@@ -73,7 +73,7 @@ impl Gateway {
         for id in ids {
             let Some(group) = self.groups.get_mut(&id) else { continue };
             let wanted = snapshot.keys.get(&Move::key(id));
-            group.wanted = wanted.and_then(|bytes| Move::decode(id, bytes).ok());
+            group.wanted = wanted.and_then(|bytes| Some((Move::decode(id, bytes).ok()?, bytes.clone())));
             if group.entry.is_some() && !snapshot.keys.contains_key(&Entry::key(id)) {
                 group.unreadable = Some("its entry is gone".to_string());
             }

@@ -91,7 +91,7 @@ impl Gateway {
             generation: group.generation(),
             here: format!("{:?}", group.phase).to_lowercase(),
             ana: group.ana.0,
-            wanted: group.wanted.as_ref().map(|wanted| wanted.to.clone()),
+            wanted: group.wanted.as_ref().map(|(wanted, _)| wanted.to.clone()),
             why: self.why(id, group),
         }
     }
@@ -100,7 +100,7 @@ impl Gateway {
         if group.unreadable.is_some() {
             return group.unreadable.clone();
         }
-        if let Some(wanted) = &group.wanted
+        if let Some((wanted, _)) = &group.wanted
             && !self.others().any(|name| *name == wanted.to)
             && wanted.to != self.me().gateway
         {
