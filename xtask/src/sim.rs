@@ -1,4 +1,4 @@
-//! `cargo xtask sim`: runs seeds of the simulation, and prints which faults met which operations.
+//! `cargo xtask sim`: runs seeds of a simulation, and prints which faults met which operations, or steps.
 
 use crate::step;
 use anyhow::{Result, bail};
@@ -32,6 +32,9 @@ pub(crate) struct Sim {
     /// Only this transport
     #[arg(long, value_parser = ["rdma", "tcp"])]
     transport: Option<String>,
+    /// The simulation of a gateway group instead
+    #[arg(long, conflicts_with = "transport")]
+    group: bool,
 }
 
 fn range(text: &str) -> Result<Range<u64>, String> {
@@ -61,12 +64,13 @@ impl Sim {
     }
 
     fn seeds(&self, (variable, value): (&str, String)) -> Result<()> {
-        let test = match self.transport.as_deref() {
-            Some("rdma") => "simulated_blocks_always",
-            Some(_) => "simulated_blocks_over_tcp",
-            None => "simulated_blocks",
+        let (package, test) = match self.transport.as_deref() {
+            _ if self.group => ("nvmf-cluster", "group_of_gateways"),
+            Some("rdma") => ("nvmf-tests", "simulated_blocks_always"),
+            Some(_) => ("nvmf-tests", "simulated_blocks_over_tcp"),
+            None => ("nvmf-tests", "simulated_blocks"),
         };
-        let mut cargo = step::cargo(&["test", "-p", "nvmf-tests", "--test", "simulation", test]);
+        let mut cargo = step::cargo(&["test", "-p", package, "--test", "simulation", test]);
         cargo.args(["--", "--nocapture"]).env(variable, &value);
         step::run(&format!("simulation, {value}"), &mut cargo)
     }

@@ -1,0 +1,246 @@
+//! The group's configuration, as versioned state.
+//!
+//! The object has a key `version`, which every change compares and raises, and a key for each item. What an item says is
+//! not looked at here. A gateway reads the whole object and makes what it serves the same; how it came to be is of no
+//! interest, so a lost notification or a skipped version does no harm.
+
+use crate::encoding::{Unreadable, decode, encode};
+use crate::{RequestError, Snapshot, action::Keys};
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The key of the header.
+pub(crate) const VERSION: &str = "version";
+/// ANA groups of a group of gateways, at most: as many as a target has.
+pub const ANA_GROUPS_MAX: u32 = 127;
+/// What the keys of items begin with.
+const ITEM: &str = "item/";
+
+/// An item: a subsystem, a namespace, a host, a key, a listener.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Item {
+    /// The version of the configuration that it came with.
+    pub version: u64,
+    /// What it says.
+    pub value: Value,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Header {
+    version: u64,
+    /// How many ANA groups there are, from 1 on.
+    ana_groups: u32,
+}
+
+/// A change of one item.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Change {
+    /// The item.
+    pub key: String,
+    /// What it says from now on; `None` removes it.
+    pub value: Option<Value>,
+    /// The version of the item that the change was made for, 0 for none. The change is refused if it has another one by
+    /// then. `None` changes it whatever it says.
+    pub expect: Option<u64>,
+}
+
+/// The configuration as it was read last.
+#[derive(Debug, Default)]
+pub struct Configuration {
+    header: Option<(Header, Vec<u8>)>,
+    items: BTreeMap<String, Item>,
+    /// Items that cannot be read, each with its reason: skipped.
+    unreadable: Vec<(String, String)>,
+    /// Why a newer state of the object is not used.
+    refused: Option<Unreadable>,
+    /// Counts the states that were read.
+    serial: u64,
+    /// The one that is served, and the items of it that are broken.
+    applied: Option<(u64, u64)>,
+    broken: Vec<(String, String)>,
+}
+
+impl Configuration {
+    /// Its version; 0 before it was read.
+    #[must_use]
+    pub fn version(&self) -> u64 {
+        self.header.as_ref().map_or(0, |(header, _)| header.version)
+    }
+
+    /// How many ANA groups there are, from 1 on.
+    #[must_use]
+    pub fn ana_groups(&self) -> u32 {
+        self.header.as_ref().map_or(0, |(header, _)| header.ana_groups)
+    }
+
+    /// All items that can be read.
+    #[must_use]
+    pub fn items(&self) -> &BTreeMap<String, Item> {
+        &self.items
+    }
+
+    /// The version that is served here.
+    #[must_use]
+    pub fn applied(&self) -> Option<u64> {
+        self.applied.map(|(_, version)| version)
+    }
+
+    /// Items that are skipped, each with its reason.
+    pub fn broken(&self) -> impl Iterator<Item = &(String, String)> {
+        self.unreadable.iter().chain(&self.broken)
+    }
+
+    /// Why what is stored is not used. What was read before goes on being served.
+    #[must_use]
+    pub fn refused(&self) -> Option<&Unreadable> {
+        self.refused.as_ref()
+    }
+
+    /// The object was read. Gives whether it has to be created.
+    pub(crate) fn on_snapshot(&mut self, snapshot: &Snapshot) -> bool {
+        let Some(bytes) = snapshot.keys.get(VERSION) else {
+            if self.header.is_some() {
+                let cause = "it is gone".to_string();
+                self.refused = Some(Unreadable::Damaged { what: "the configuration".to_string(), cause });
+            }
+            return self.header.is_none();
+        };
+        match decode::<Header>("the configuration", bytes) {
+            Ok(header)
+                if !(1..=ANA_GROUPS_MAX).contains(&header.ana_groups) || header.version == u64::MAX =>
+            {
+                let cause = format!("version {} with {} ANA groups", header.version, header.ana_groups);
+                self.refused = Some(Unreadable::Damaged { what: "the configuration".to_string(), cause });
+            }
+            Ok(header) => {
+                self.refused = None;
+                self.take(header, bytes, snapshot);
+            }
+            Err(unreadable) => self.refused = Some(unreadable),
+        }
+        false
+    }
+
+    fn take(&mut self, header: Header, bytes: &[u8], snapshot: &Snapshot) {
+        if self.header.as_ref().is_some_and(|(_, known)| known == bytes) {
+            return;
+        }
+        self.header = Some((header, bytes.to_vec()));
+        self.serial += 1;
+        self.items.clear();
+        self.unreadable.clear();
+        for (key, bytes) in &snapshot.keys {
+            let Some(name) = key.strip_prefix(ITEM) else { continue };
+            match decode::<Item>(name, bytes) {
+                Ok(item) => drop(self.items.insert(name.to_string(), item)),
+                Err(unreadable) => self.unreadable.push((name.to_string(), unreadable.to_string())),
+            }
+        }
+    }
+
+    /// What makes the object, if nobody else makes it first.
+    pub(crate) fn creation(ana_groups: u32) -> (Keys, Keys) {
+        let header = encode(&Header { version: 1, ana_groups });
+        ([(VERSION.to_string(), None)].into(), [(VERSION.to_string(), Some(header))].into())
+    }
+
+    /// What a change compares and sets: it is made for the state that was read last, and fails if there is another one by
+    /// then. Then it is made again for that.
+    pub(crate) fn edit(&self, changes: &[Change]) -> Result<(u64, Keys, Keys), RequestError> {
+        if let Some(unreadable) = &self.refused {
+            return Err(RequestError::Unreadable(unreadable.clone()));
+        }
+        let (header, bytes) = self.header.as_ref().ok_or(RequestError::NotThereYet)?;
+        for change in changes {
+            let version = self.items.get(&change.key).map_or(0, |item| item.version);
+            if change.expect.is_some_and(|expected| expected != version) {
+                return Err(RequestError::Changed { key: change.key.clone(), version });
+            }
+        }
+        let version = header.version + 1;
+        let mut set: Keys = changes
+            .iter()
+            .map(|Change { key, value, .. }| {
+                let item = value.as_ref().map(|value| encode(&Item { version, value: value.clone() }));
+                (format!("{ITEM}{key}"), item)
+            })
+            .collect();
+        set.push((VERSION.to_string(), Some(encode(&Header { version, ..header.clone() }))));
+        Ok((version, [(VERSION.to_string(), Some(bytes.clone()))].into(), set))
+    }
+
+    /// Whether what is served is not what was read.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.serial != self.applied.map_or(0, |(serial, _)| serial)
+    }
+
+    /// Whether there are items that may work later.
+    pub(crate) fn has_broken(&self) -> bool {
+        !self.broken.is_empty()
+    }
+
+    /// Names the state that is applied from now on.
+    pub(crate) fn state(&self) -> (u64, u64) {
+        (self.serial, self.version())
+    }
+
+    pub(crate) fn on_converged(&mut self, state: (u64, u64), broken: Vec<(String, String)>) {
+        self.applied = Some(state);
+        self.broken = broken;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(version: u64, items: &[(&str, &str)]) -> Snapshot {
+        let mut keys: BTreeMap<String, Vec<u8>> =
+            items.iter().map(|(key, text)| (format!("{ITEM}{key}"), text.as_bytes().to_vec())).collect();
+        keys.insert(VERSION.into(), encode(&Header { version, ana_groups: 4 }));
+        Snapshot { version, keys }
+    }
+
+    fn change(expect: Option<u64>) -> Change {
+        Change { key: "host/a".into(), value: Some(Value::Null), expect }
+    }
+
+    #[test]
+    fn broken_item_is_skipped_and_reported() {
+        let mut configuration = Configuration::default();
+        let items =
+            [("good", r#"{"format":1,"version":1,"value":7}"#), ("bad", "{"), ("new", r#"{"format":9}"#)];
+        assert!(!configuration.on_snapshot(&object(3, &items)));
+        assert_eq!((configuration.version(), configuration.items().len()), (3, 1));
+        assert_eq!(configuration.broken().count(), 2);
+    }
+
+    #[test]
+    fn newer_format_is_refused_and_what_runs_is_kept() {
+        let mut configuration = Configuration::default();
+        configuration.on_snapshot(&object(3, &[("good", r#"{"format":1,"version":1,"value":7}"#)]));
+        let mut newer = object(4, &[]);
+        newer.keys.insert(VERSION.into(), br#"{"format":2,"all":"different"}"#.to_vec());
+        configuration.on_snapshot(&newer);
+        assert_eq!((configuration.version(), configuration.items().len()), (3, 1));
+        assert!(matches!(configuration.refused(), Some(Unreadable::Newer { format: 2, .. })));
+        assert!(matches!(configuration.edit(&[change(None)]), Err(RequestError::Unreadable(_))));
+        configuration.on_snapshot(&object(5, &[]));
+        assert_eq!((configuration.version(), configuration.refused()), (5, None));
+    }
+
+    #[test]
+    fn change_of_an_item_that_somebody_changed_meanwhile_is_refused() {
+        let mut configuration = Configuration::default();
+        configuration.on_snapshot(&object(3, &[("host/a", r#"{"format":1,"version":2,"value":7}"#)]));
+        assert!(
+            configuration.edit(&[change(Some(2))]).is_ok() && configuration.edit(&[change(None)]).is_ok()
+        );
+        let refused = configuration.edit(&[change(Some(0))]).expect_err("it exists");
+        assert_eq!(refused, RequestError::Changed { key: "host/a".into(), version: 2 });
+    }
+}

@@ -1,0 +1,351 @@
+//! This gateway as a member of its group, and the others.
+//!
+//! A gateway takes its lease first, with its run as the cookie: of two with one name, one gets it. Then it writes its record
+//! and gets a range of Controller IDs, in one compare-and-set. Only then it serves. When it finds that its lease or its
+//! record is another's, it gives everything up.
+
+use super::{Gateway, Purpose};
+use crate::lease::PeerLease;
+use crate::registry::{ControllerIds, Record};
+use crate::{Action, BootId, GatewayName, Locker, Object, OpId, Reply, Snapshot, Via};
+use alloc::collections::BTreeSet;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::ops::RangeInclusive;
+use core::time::Duration;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Membership {
+    /// Waits for its lease.
+    Joining,
+    /// Writes its record.
+    Registering,
+    /// It is a member.
+    Member { since: Duration },
+    /// It cannot be one, for this reason; it tries again.
+    Refused(String),
+    /// It waits for another client of the store.
+    Reconnecting,
+    /// It has left.
+    Stopped,
+}
+
+impl Membership {
+    pub(super) fn has_lease(&self) -> bool {
+        matches!(self, Self::Registering | Self::Member { .. })
+    }
+
+    pub(super) fn is_member(&self) -> bool {
+        matches!(self, Self::Member { .. })
+    }
+}
+
+/// The lease was not renewed for too long: hosts are shown that nothing is accessible here.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Suspended {
+    /// The lease is renewed again; what was read since is not older than that.
+    pub(super) resume: Option<OpId>,
+}
+
+/// The own record.
+#[derive(Debug, Default)]
+pub(super) struct Own {
+    /// As it is stored.
+    stored: Option<(Record, Vec<u8>)>,
+    /// Being written.
+    writing: Option<Record>,
+    write_from: Duration,
+    pub(super) range: Option<RangeInclusive<u16>>,
+    /// The table of all ranges, as it is stored.
+    pub(super) ids: Option<(ControllerIds, Vec<u8>)>,
+    /// Who has had the lease, since when, while this gateway waits for it.
+    other: Option<(BootId, Duration)>,
+}
+
+/// Another gateway.
+#[derive(Debug, Default)]
+pub(super) struct Peer {
+    pub(super) lease: PeerLease,
+    pub(super) record: Option<Record>,
+    /// Its record as it is stored.
+    pub(super) stored: Vec<u8>,
+}
+
+impl Peer {
+    /// Whether it can take groups.
+    pub(super) fn is_available(&self) -> bool {
+        self.lease.boot().is_some() && self.record.as_ref().is_some_and(|record| !record.leaving)
+    }
+}
+
+impl Gateway {
+    pub(super) fn renew(&mut self, now: Duration) {
+        if self.membership == Membership::Reconnecting {
+            return;
+        }
+        match self.lease.due(&self.timing) {
+            Some(due) if due <= now => {
+                let op = self.begin(Purpose::Lock);
+                self.lease.on_sent(now, op);
+                let (object, cookie) = (Object::Lease(self.me().gateway.clone()), self.me().boot.clone());
+                self.actions.push_back(Action::Lock { op, object, cookie, duration: self.timing.lease });
+                self.wake_at(now + self.timing.quick);
+            }
+            Some(due) => self.wake_at(due),
+            None => {}
+        }
+    }
+
+    pub(super) fn on_lock(&mut self, now: Duration, reply: Reply) {
+        self.lease.on_reply(now, reply == Reply::Done, &self.timing);
+        match reply {
+            Reply::Done => {
+                self.own.other = None;
+                if matches!(self.membership, Membership::Joining | Membership::Refused(_)) {
+                    self.membership = Membership::Registering;
+                    // The next read shows all, also what was read before.
+                    self.registry.on_written(self.next_op());
+                    self.registry.hint();
+                }
+                if let Some(Suspended { resume: resume @ None }) = &mut self.suspended {
+                    *resume = Some(OpId(self.last_op.0 + 1));
+                    (self.map.floor, self.registry.floor) = (self.next_op(), self.next_op());
+                    self.map.hint();
+                    self.registry.hint();
+                }
+            }
+            Reply::Held(by) => self.on_name_in_use(now, by),
+            _ => {}
+        }
+    }
+
+    /// Another process has the lease of this name. If it was a former run of this gateway, it goes by itself.
+    fn on_name_in_use(&mut self, now: Duration, by: Locker) {
+        let since = match &self.own.other {
+            Some((boot, since)) if *boot == by.cookie => *since,
+            _ => now,
+        };
+        let reason = format!(
+            "another gateway named {} is running (run {}, client {}): give this one another name or stop that one",
+            self.me().gateway,
+            by.cookie,
+            by.address
+        );
+        self.own.other = Some((by.cookie, since));
+        let lasts = now.saturating_sub(since) > self.timing.lease + self.timing.settle;
+        if self.membership.has_lease() || lasts {
+            self.step_down(now, Membership::Refused(reason));
+        }
+    }
+
+    /// Gives up what a member has. Its entries stay: who takes them fences.
+    fn step_down(&mut self, now: Duration, to: Membership) {
+        if core::mem::replace(&mut self.membership, to).is_member() {
+            let ids: Vec<_> = self.groups.keys().copied().collect();
+            ids.into_iter()
+                .for_each(|id| self.lose(now, id, "this gateway is no member of its group any more"));
+        }
+        self.own.stored = None;
+        self.own.writing = None;
+        self.registry.on_written(self.next_op());
+        self.registry.hint();
+        if self.own.range.take().is_some() {
+            self.actions.push_back(Action::UseControllerIds { range: None });
+        }
+    }
+
+    pub(super) fn check_lapse(&mut self, now: Duration) {
+        if !self.membership.is_member() {
+            self.suspended = None;
+            return;
+        }
+        match self.lease.holds_until(&self.timing) {
+            Some(until) if until > now => {
+                let read = |from| self.map.used >= from && self.registry.used >= from;
+                if self.suspended.is_some_and(|suspended| suspended.resume.is_some_and(read)) {
+                    self.suspended = None;
+                }
+                self.wake_at(until);
+            }
+            _ => self.suspended = Some(Suspended { resume: None }),
+        }
+    }
+
+    pub(super) fn on_control_blocklisted(&mut self, now: Duration) {
+        if matches!(self.membership, Membership::Reconnecting | Membership::Stopped) {
+            return;
+        }
+        self.step_down(now, Membership::Reconnecting);
+        let op = self.begin(Purpose::Reconnect);
+        self.actions.push_back(Action::ReconnectControl { op });
+    }
+
+    /// Whether that worked, the attempt to take the lease will tell.
+    pub(super) fn on_reconnected(&mut self) {
+        if self.membership == Membership::Reconnecting {
+            self.membership = Membership::Joining;
+        }
+    }
+
+    pub(super) fn poll_peers(&mut self, now: Duration) {
+        let due: Vec<GatewayName> = {
+            let idle = self.peers.iter().filter(|(_, peer)| peer.lease.poll.is_none());
+            let (due, later): (Vec<_>, Vec<_>) = idle.partition(|(_, peer)| peer.lease.due <= now);
+            let next = later.iter().map(|(_, peer)| peer.lease.due).min();
+            let due = due.into_iter().map(|(name, _)| name.clone()).collect();
+            next.into_iter().for_each(|at| self.wake = Some(self.wake.map_or(at, |wake| wake.min(at))));
+            due
+        };
+        for name in due {
+            let op = self.begin(Purpose::Poll(name.clone()));
+            self.actions.push_back(Action::ListLockers { op, object: Object::Lease(name.clone()) });
+            if let Some(peer) = self.peers.get_mut(&name) {
+                peer.lease.poll = Some((op, now));
+            }
+        }
+    }
+
+    pub(super) fn on_poll(&mut self, now: Duration, name: &GatewayName, reply: Reply) {
+        let Some(peer) = self.peers.get_mut(name) else { return };
+        let changed = match reply {
+            Reply::Held(locker) => peer.lease.on_reply(now, Some(locker), &self.lease, &self.timing),
+            Reply::Free => peer.lease.on_reply(now, None, &self.lease, &self.timing),
+            _ => {
+                peer.lease.on_failure(now, &self.timing);
+                false
+            }
+        };
+        if changed {
+            self.disturbed = now;
+        }
+    }
+
+    pub(super) fn on_registry(&mut self, now: Duration, op: OpId, reply: Reply) {
+        let again_at = now + self.timing.look;
+        match reply {
+            Reply::Snapshot(snapshot) if self.registry.on_reply(op, again_at) => {
+                self.registry.version = Some(snapshot.version);
+                self.take_records(now, &snapshot);
+                self.take_own_record(now, &snapshot);
+            }
+            Reply::Unchanged => drop(self.registry.on_reply(op, again_at)),
+            Reply::Snapshot(_) => {}
+            _ => self.registry.on_failure(again_at),
+        }
+    }
+
+    fn take_records(&mut self, now: Duration, snapshot: &Snapshot) {
+        let mut seen = BTreeSet::new();
+        for (key, bytes) in &snapshot.keys {
+            let Some(name) = Record::name(key).filter(|name| *name != self.me().gateway) else { continue };
+            seen.insert(name.clone());
+            let record = Record::decode(&name, bytes).ok();
+            let peer = self.peers.entry(name).or_default();
+            peer.record = record;
+            peer.stored.clone_from(bytes);
+        }
+        for (name, peer) in &mut self.peers {
+            if !seen.contains(name) && peer.record.take().is_some() {
+                self.disturbed = now;
+            }
+        }
+        self.update_peers();
+    }
+
+    /// Others are those that have a record, and whoever the map names.
+    pub(super) fn update_peers(&mut self) {
+        let holders = self.groups.values().filter_map(|group| Some(&group.entry()?.holder()?.gateway));
+        let named: BTreeSet<_> =
+            holders.filter(|name| **name != self.identity.process.gateway).cloned().collect();
+        self.peers.retain(|name, peer| peer.record.is_some() || named.contains(name));
+        for name in named {
+            self.peers.entry(name).or_default();
+        }
+    }
+
+    fn take_own_record(&mut self, now: Duration, snapshot: &Snapshot) {
+        let key = Record::key(&self.me().gateway);
+        let bytes = snapshot.keys.get(&key);
+        let record = bytes.and_then(|bytes| Record::decode(&self.me().gateway, bytes).ok());
+        let ids = match ControllerIds::decode(snapshot.keys.get(ControllerIds::KEY)) {
+            Ok(ids) => ids,
+            Err(_) if self.membership.is_member() => return,
+            Err(unreadable) => return self.step_down(now, Membership::Refused(unreadable.to_string())),
+        };
+        self.own.ids = snapshot.keys.get(ControllerIds::KEY).map(|bytes| (ids.clone(), bytes.clone()));
+        if self.membership.is_member() && self.own.writing.is_none() {
+            let mine = record.as_ref().is_some_and(|record| record.process == *self.me());
+            if !mine || ids.range(&self.me().gateway) != self.own.range {
+                self.step_down(now, Membership::Registering);
+            } else {
+                self.own.stored = record.zip(bytes.cloned());
+            }
+        } else if self.membership == Membership::Registering && self.own.writing.is_none() {
+            let Some(with) = ids.with(&self.me().gateway) else {
+                let reason = "no range of Controller IDs is left: remove gateways that are gone for good";
+                return self.step_down(now, Membership::Refused(reason.to_string()));
+            };
+            let new = self.record();
+            let table = ControllerIds::KEY.to_string();
+            let compare =
+                [(key.clone(), bytes.cloned()), (table.clone(), snapshot.keys.get(&table).cloned())];
+            let set = [(key, Some(new.encode())), (table, Some(with.encode()))];
+            self.own.range = with.range(&self.me().gateway);
+            self.write_record(now, new, (compare.into(), set.into()));
+        }
+    }
+
+    fn record(&self) -> Record {
+        let process = self.me().clone();
+        let Self { identity: super::Identity { addresses, software, .. }, stopping, .. } = self;
+        let (addresses, software) = (addresses.clone(), software.clone());
+        Record { process, addresses, software, groups: self.served(), leaving: *stopping }
+    }
+
+    fn write_record(
+        &mut self,
+        now: Duration,
+        record: Record,
+        keys: (crate::action::Keys, crate::action::Keys),
+    ) {
+        self.own.writing = Some(record);
+        self.own.write_from = now + self.timing.look;
+        self.compare_and_set(Purpose::Record, Via::Control, Object::Gateways, keys);
+    }
+
+    /// Writes the own record if it says something else than what is so.
+    pub(super) fn update_record(&mut self, now: Duration) {
+        let Some((stored, bytes)) = self.own.stored.as_ref().filter(|_| self.own.writing.is_none()) else {
+            return;
+        };
+        let record = self.record();
+        if record == *stored {
+            return;
+        }
+        // That this gateway leaves is news for the others at once; how many groups it has, is not.
+        if now < self.own.write_from && record.leaving == stored.leaving {
+            return self.wake_at(self.own.write_from);
+        }
+        let key = Record::key(&self.me().gateway);
+        let (compare, set) = ((key.clone(), Some(bytes.clone())), (key, Some(record.encode())));
+        self.write_record(now, record, ([compare].into(), [set].into()));
+    }
+
+    pub(super) fn on_record(&mut self, now: Duration, reply: &Reply) {
+        let Some(record) = self.own.writing.take() else { return };
+        self.registry.on_written(self.next_op());
+        self.registry.hint();
+        if *reply != Reply::Done {
+            return;
+        }
+        let bytes = record.encode();
+        self.own.stored = Some((record, bytes));
+        if self.membership == Membership::Registering {
+            self.membership = Membership::Member { since: now };
+            let range = self.own.range.clone();
+            self.actions.push_back(Action::UseControllerIds { range });
+            self.actions.push_back(Action::Notify { object: Object::Gateways });
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! One gateway of a group.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `membership` | the own lease, the own record, the range of Controller IDs; the others |
+//! | `reading` | reads the objects of the group when a hint or the time asks for it |
+//! | `ownership` | which groups are taken, moved and given up |
+//! | `takeover` | the steps of that, reply by reply |
+//! | `convergence` | makes what is served what the configuration says |
+//! | `requests` | what an operator asks for: changes, moves, removals |
+//! | `report` | what an operator is shown |
+//!
+//! Everything is decided by state, in `advance`, after every event: what is stored, what is known of others, at which step
+//! each group is. A reply only moves on what waited for it. So it does not matter which events were lost, or came twice.
+
+mod convergence;
+mod membership;
+mod ownership;
+mod reader;
+mod reading;
+mod report;
+mod requests;
+mod takeover;
+
+use crate::configuration::Configuration;
+use crate::group::Group;
+use crate::lease::OwnLease;
+use crate::reservations::Reservations;
+use crate::{Action, GroupId, Handle, Object, OpId, Process, Reply, Timing, Via};
+use crate::{GatewayName, action::Keys};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::time::Duration;
+use membership::{Membership, Own, Peer, Suspended};
+use reader::Reader;
+use requests::{Edit, Request};
+pub use requests::{RequestError, RequestId};
+
+/// Who a gateway is.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// Its name and this run.
+    pub process: Process,
+    /// Where hosts reach it: for the other gateways' discovery.
+    pub addresses: Vec<String>,
+    /// Its version.
+    pub software: String,
+    /// How many ANA groups a group of gateways gets that does not exist yet.
+    pub ana_groups: u32,
+}
+
+/// What an operation is for.
+#[derive(Debug)]
+enum Purpose {
+    Lock,
+    Poll(GatewayName),
+    Record,
+    Map,
+    Registry,
+    Configuration,
+    Create,
+    Converge {
+        state: (u64, u64),
+    },
+    Group(GroupId),
+    /// Forgets a move that is done.
+    MoveDone,
+    /// Ends a handle that is of no group any more.
+    Shutdown,
+    Edit,
+    Request(Request),
+    Reconnect,
+}
+
+/// A gateway of a group. See the crate's documentation for the contract.
+#[derive(Debug)]
+pub struct Gateway {
+    identity: Identity,
+    timing: Timing,
+    actions: VecDeque<Action>,
+    operations: BTreeMap<OpId, Purpose>,
+    last_op: OpId,
+    last_handle: Handle,
+    last_request: RequestId,
+    /// When `advance` has something to do that no reply brings about.
+    wake: Option<Duration>,
+    membership: Membership,
+    lease: OwnLease,
+    suspended: Option<Suspended>,
+    own: Own,
+    peers: BTreeMap<GatewayName, Peer>,
+    registry: Reader,
+    map: Reader,
+    groups: BTreeMap<GroupId, Group>,
+    /// Handles that are being ended, of no group any more.
+    ending: usize,
+    /// The last takeover, or change of who is there; the last change of any entry.
+    disturbed: Duration,
+    changed: Duration,
+    stopping: bool,
+    configuration: Configuration,
+    configuration_reader: Reader,
+    /// Whether a convergence is under way, and when the next may begin.
+    converging: bool,
+    converge_from: Duration,
+    edits: VecDeque<Edit>,
+}
+
+impl Gateway {
+    /// A gateway that joins its group.
+    #[must_use]
+    pub fn new(identity: Identity, timing: Timing, now: Duration) -> Self {
+        let mut gateway = Self {
+            identity,
+            timing,
+            actions: VecDeque::new(),
+            operations: BTreeMap::new(),
+            last_op: OpId(0),
+            last_handle: Handle(0),
+            last_request: RequestId(0),
+            wake: None,
+            membership: Membership::Joining,
+            lease: OwnLease::default(),
+            suspended: None,
+            own: Own::default(),
+            peers: BTreeMap::new(),
+            registry: Reader::default(),
+            map: Reader::default(),
+            groups: BTreeMap::new(),
+            ending: 0,
+            disturbed: now,
+            changed: now,
+            stopping: false,
+            configuration: Configuration::default(),
+            configuration_reader: Reader::default(),
+            converging: false,
+            converge_from: Duration::ZERO,
+            edits: VecDeque::new(),
+        };
+        gateway.advance(now);
+        gateway
+    }
+
+    /// What to do next.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When [`Gateway::on_timeout`] is due.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        self.wake
+    }
+
+    /// The time has come.
+    pub fn on_timeout(&mut self, now: Duration) {
+        self.advance(now);
+    }
+
+    /// An action has this result.
+    pub fn on_reply(&mut self, now: Duration, op: OpId, reply: Reply) {
+        self.lease.check(now, &self.timing);
+        let Some(purpose) = self.operations.remove(&op) else { return };
+        let control = !matches!(purpose, Purpose::Group(_) | Purpose::Shutdown | Purpose::Reconnect);
+        if control && reply == Reply::Blocklisted {
+            self.on_control_blocklisted(now);
+        }
+        match purpose {
+            Purpose::Lock => self.on_lock(now, reply),
+            Purpose::Poll(name) => self.on_poll(now, &name, reply),
+            Purpose::Record => self.on_record(now, &reply),
+            Purpose::Map => self.on_map(now, op, reply),
+            Purpose::Registry => self.on_registry(now, op, reply),
+            Purpose::Configuration => self.on_configuration(now, op, reply),
+            Purpose::Create => self.configuration_reader.hint(),
+            Purpose::Converge { state } => self.on_converged(now, state, reply),
+            Purpose::Group(group) => self.on_group(now, group, op, reply),
+            Purpose::MoveDone => {}
+            Purpose::Shutdown => self.ending -= 1,
+            Purpose::Edit => self.on_edit(reply),
+            Purpose::Request(request) => self.on_request(now, request, reply),
+            Purpose::Reconnect => self.on_reconnected(),
+        }
+        self.advance(now);
+    }
+
+    /// Somebody says that an object has changed. It is a hint: without it the change is seen a little later.
+    pub fn on_notified(&mut self, now: Duration, object: &Object) {
+        match object {
+            Object::Map => self.map.hint(),
+            Object::Configuration => self.configuration_reader.hint(),
+            Object::Gateways => self.registry.hint(),
+            Object::Lease(_) | Object::Reservations(_) => {}
+        }
+        self.advance(now);
+    }
+
+    /// I/O through a handle has found that its client is blocklisted (-108).
+    pub fn on_fenced(&mut self, now: Duration, handle: Handle) {
+        let owner = self.groups.iter().find(|(_, group)| group.handle == Some(handle));
+        if let Some((&id, _)) = owner {
+            self.lose(now, id, "its client was blocklisted");
+        }
+        self.advance(now);
+    }
+
+    /// Gives every group to another gateway, then the lease back. [`Action::Stopped`] says when that is done; whoever
+    /// cannot wait for it may end before, and the others fence.
+    pub fn stop(&mut self, now: Duration) {
+        self.stopping = true;
+        self.advance(now);
+    }
+
+    /// What should be served, and what of it is.
+    #[must_use]
+    pub fn configuration(&self) -> &Configuration {
+        &self.configuration
+    }
+
+    /// The reservations of a group that is being opened or served here.
+    #[must_use]
+    pub fn reservations(&self, group: GroupId) -> Option<&Reservations> {
+        let group = self.groups.get(&group)?;
+        (group.phase >= crate::group::Phase::Opening && group.handle.is_some()).then_some(&group.reservations)
+    }
+
+    fn me(&self) -> &Process {
+        &self.identity.process
+    }
+
+    /// Does all that can be done now.
+    fn advance(&mut self, now: Duration) {
+        self.wake = None;
+        if self.membership == Membership::Stopped {
+            return;
+        }
+        self.lease.check(now, &self.timing);
+        self.renew(now);
+        self.check_lapse(now);
+        self.advance_edits();
+        self.read(now);
+        self.update_record(now);
+        self.converge(now);
+        self.decide(now);
+        self.show();
+        self.finish_stop();
+    }
+
+    /// `advance` is wanted then.
+    fn wake_at(&mut self, at: Duration) {
+        self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+    }
+
+    fn begin(&mut self, purpose: Purpose) -> OpId {
+        self.last_op.0 += 1;
+        self.operations.insert(self.last_op, purpose);
+        self.last_op
+    }
+
+    fn next_op(&self) -> OpId {
+        OpId(self.last_op.0 + 1)
+    }
+
+    fn compare_and_set(
+        &mut self,
+        purpose: Purpose,
+        via: Via,
+        object: Object,
+        (compare, set): (Keys, Keys),
+    ) -> OpId {
+        let op = self.begin(purpose);
+        self.actions.push_back(Action::CompareAndSet { op, via, object, compare, set });
+        op
+    }
+}

@@ -1,0 +1,124 @@
+//! Reads of the map, the records of gateways and the configuration.
+
+use super::reader::Reader;
+use super::{Gateway, Purpose};
+use crate::configuration::{ANA_GROUPS_MAX, Configuration};
+use crate::group::Group;
+use crate::map::{Entry, Move, State};
+use crate::{Action, GroupId, Object, OpId, Reply, Snapshot, Via};
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+impl Gateway {
+    /// Sends the reads that are due.
+    pub(super) fn read(&mut self, now: Duration) {
+        if !self.membership.has_lease() {
+            return;
+        }
+        self.poll_peers(now);
+        self.read_object(now, |gateway| &mut gateway.map, Purpose::Map, Object::Map);
+        self.read_object(now, |gateway| &mut gateway.registry, Purpose::Registry, Object::Gateways);
+        self.read_object(
+            now,
+            |gateway| &mut gateway.configuration_reader,
+            Purpose::Configuration,
+            Object::Configuration,
+        );
+    }
+
+    fn read_object(
+        &mut self,
+        now: Duration,
+        reader: fn(&mut Self) -> &mut Reader,
+        purpose: Purpose,
+        object: Object,
+    ) {
+        let Reader { op, due, version, .. } = *reader(self);
+        if op.is_some() {
+            return;
+        }
+        if due > now {
+            return self.wake_at(due);
+        }
+        let op = self.begin(purpose);
+        let reader = reader(self);
+        reader.op = Some(op);
+        reader.due = Duration::MAX;
+        self.actions.push_back(Action::Read { op, via: Via::Control, object, unless: version });
+    }
+
+    pub(super) fn on_map(&mut self, now: Duration, op: OpId, reply: Reply) {
+        match reply {
+            Reply::Snapshot(snapshot) if self.map.on_reply(op, now + self.timing.poll) => {
+                self.map.version = Some(snapshot.version);
+                self.take_map(now, &snapshot);
+            }
+            Reply::Unchanged => drop(self.map.on_reply(op, now + self.timing.poll)),
+            Reply::Snapshot(_) => {}
+            _ => self.map.on_failure(now + self.timing.poll),
+        }
+    }
+
+    fn take_map(&mut self, now: Duration, snapshot: &Snapshot) {
+        for (key, bytes) in &snapshot.keys {
+            let id = |prefix| key.strip_prefix(prefix).and_then(|id| id.parse().ok()).map(GroupId);
+            if let Some(id) = id("group/").filter(|id| (1..=ANA_GROUPS_MAX).contains(&id.0)) {
+                self.take_entry(now, id, bytes);
+            }
+        }
+        self.update_peers();
+        let me = self.me().clone();
+        let ids: Vec<GroupId> = self.groups.keys().copied().collect();
+        for id in ids {
+            let Some(group) = self.groups.get_mut(&id) else { continue };
+            let wanted = snapshot.keys.get(&Move::key(id));
+            group.wanted = wanted.and_then(|bytes| Some((Move::decode(id, bytes).ok()?, bytes.clone())));
+            if group.entry.is_some() && !snapshot.keys.contains_key(&Entry::key(id)) {
+                group.unreadable = Some("its entry is gone".to_string());
+            }
+            if group.handle.is_some() && group.unreadable.is_some() {
+                self.lose(now, id, "its entry cannot be read");
+            } else if group.is_lost(&me) {
+                self.lose(now, id, "somebody else has taken it");
+            }
+        }
+    }
+
+    fn take_entry(&mut self, now: Duration, id: GroupId, bytes: &[u8]) {
+        let group = self.groups.entry(id).or_insert_with(|| Group::new(now));
+        if group.entry.as_ref().is_some_and(|(_, known)| known == bytes) {
+            group.unreadable = None;
+            return;
+        }
+        match Entry::decode(id, bytes) {
+            Ok(entry) => {
+                group.unreadable = None;
+                group.seen = now;
+                self.changed = now;
+                if matches!(entry.state, State::Taking { fence: Some(_), .. }) {
+                    self.disturbed = now;
+                }
+                group.entry = Some((entry, bytes.to_vec()));
+            }
+            Err(unreadable) => group.unreadable = Some(unreadable.to_string()),
+        }
+    }
+
+    pub(super) fn on_configuration(&mut self, now: Duration, op: OpId, reply: Reply) {
+        let again_at = now + self.timing.look;
+        match reply {
+            Reply::Snapshot(snapshot) if self.configuration_reader.on_reply(op, again_at) => {
+                self.configuration_reader.version = Some(snapshot.version);
+                if self.configuration.on_snapshot(&snapshot) {
+                    let groups = self.identity.ana_groups.clamp(1, ANA_GROUPS_MAX);
+                    let keys = Configuration::creation(groups);
+                    self.compare_and_set(Purpose::Create, Via::Control, Object::Configuration, keys);
+                }
+            }
+            Reply::Unchanged => drop(self.configuration_reader.on_reply(op, again_at)),
+            Reply::Snapshot(_) => {}
+            _ => self.configuration_reader.on_failure(again_at),
+        }
+    }
+}

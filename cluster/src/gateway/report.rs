@@ -1,0 +1,137 @@
+//! What an operator is shown.
+
+use super::Gateway;
+use super::membership::{Membership, Peer};
+use crate::group::{Group, Phase};
+use crate::map::State;
+use crate::status::{ConfigurationStatus, GroupStatus, OtherStatus, Status};
+use crate::{GatewayName, GroupId};
+use alloc::format;
+use alloc::string::{String, ToString};
+use core::time::Duration;
+
+impl Gateway {
+    /// The group as this gateway sees it.
+    #[must_use]
+    pub fn status(&self, now: Duration) -> Status {
+        let (state, why) = self.state();
+        let configuration = ConfigurationStatus {
+            version: self.configuration.version(),
+            applied: self.configuration.applied(),
+            broken: self.configuration.broken().cloned().collect(),
+            refused: self.configuration.refused().map(ToString::to_string),
+            waiting: self.edits.len(),
+        };
+        let until = self.lease.holds_until(&self.timing);
+        Status {
+            gateway: self.me().gateway.clone(),
+            boot: self.me().boot.clone(),
+            state,
+            why,
+            controller_ids: self.own.range.as_ref().map(|range| (*range.start(), *range.end())),
+            lease_ms: until
+                .map(|until| u64::try_from(until.saturating_sub(now).as_millis()).unwrap_or(u64::MAX)),
+            others: self.peers.iter().map(|(name, peer)| (name.clone(), self.other(name, peer))).collect(),
+            groups: self.groups.iter().map(|(&id, group)| (id, self.group_status(id, group))).collect(),
+            configuration,
+        }
+    }
+
+    fn state(&self) -> (&'static str, Option<String>) {
+        let lapse =
+            "its lease was not renewed in time: the storage cluster does not answer, or answers too late";
+        match &self.membership {
+            Membership::Joining => ("joining", Some("waits for its lease".to_string())),
+            Membership::Registering => ("joining", Some("writes its record".to_string())),
+            Membership::Reconnecting => {
+                ("joining", Some("its client of the store was blocklisted".to_string()))
+            }
+            Membership::Refused(reason) => ("refused", Some(reason.clone())),
+            Membership::Stopped => ("stopped", None),
+            Membership::Member { .. } if self.suspended.is_some() => ("suspended", Some(lapse.to_string())),
+            Membership::Member { .. } if self.stopping => {
+                ("stopping", Some("gives its groups away".to_string()))
+            }
+            Membership::Member { .. } => ("member", None),
+        }
+    }
+
+    fn other(&self, name: &GatewayName, peer: &Peer) -> OtherStatus {
+        let lease = match (peer.lease.boot(), self.dead_since(name)) {
+            (Some(_), _) => "held",
+            (None, Some(_)) => "dead",
+            (None, None) if peer.lease.due == Duration::ZERO => "unknown",
+            (None, None) => "expired",
+        };
+        let record = peer.record.as_ref();
+        OtherStatus {
+            lease,
+            boot: peer.lease.boot().cloned(),
+            addresses: record.map_or_else(Default::default, |record| record.addresses.clone()),
+            software: record.map(|record| record.software.clone()),
+            groups: record.map(|record| record.groups),
+            leaving: record.is_some_and(|record| record.leaving),
+        }
+    }
+
+    fn group_status(&self, id: GroupId, group: &Group) -> GroupStatus {
+        let entry = group.entry();
+        let (state, address) = match entry.map(|entry| &entry.state) {
+            _ if group.unreadable.is_some() => ("unreadable", None),
+            None => ("new", None),
+            Some(State::Free { .. }) => ("free", None),
+            Some(State::Taking { fence, .. }) => ("taking", fence.as_ref()),
+            Some(State::Owned { address, .. }) => ("owned", Some(address)),
+            Some(State::Surrendered { address, .. }) => ("surrendered", Some(address)),
+        };
+        GroupStatus {
+            state,
+            gateway: entry.and_then(|entry| entry.destination()).cloned(),
+            address: address.cloned(),
+            generation: group.generation(),
+            here: format!("{:?}", group.phase).to_lowercase(),
+            ana: group.ana.0,
+            wanted: group.wanted.as_ref().map(|(wanted, _)| wanted.to.clone()),
+            why: self.why(id, group),
+        }
+    }
+
+    fn why(&self, id: GroupId, group: &Group) -> Option<String> {
+        if group.unreadable.is_some() {
+            return group.unreadable.clone();
+        }
+        if let Some((wanted, _)) = &group.wanted
+            && !self.others().any(|name| *name == wanted.to)
+            && wanted.to != self.me().gateway
+        {
+            return Some(format!("it is to move to {}, which is not available", wanted.to));
+        }
+        match (group.phase, entry_of_other(self, group)) {
+            (Phase::Idle, Some(name)) if self.dead_since(name).is_some() => {
+                let first = self.others().filter(|other| {
+                    crate::placement::weight(other, id) > crate::placement::weight(&self.me().gateway, id)
+                });
+                Some(format!("{name} is dead; {} gateways take it before this one", first.count()))
+            }
+            (Phase::Idle, Some(name))
+                if self.peers.get(name).is_some_and(|peer| peer.lease.boot().is_none()) =>
+            {
+                Some(format!("the lease of {name} has expired, which does not count yet"))
+            }
+            (Phase::Idle, Some(_)) | (Phase::Serving, _) => None,
+            (Phase::Idle, None) => group.trouble.clone(),
+            (Phase::Fencing, _) => Some("waits for the monitors to fence the owner before".to_string()),
+            (Phase::Draining | Phase::Closing, _) => {
+                let to = group.to.as_ref().map_or("nobody", GatewayName::as_str);
+                Some(format!("moves to {to} once its I/O has ended"))
+            }
+            _ => group.trouble.clone(),
+        }
+    }
+}
+
+/// The holder of a group, if that is another gateway.
+fn entry_of_other<'a>(gateway: &Gateway, group: &'a Group) -> Option<&'a GatewayName> {
+    let name = &group.entry()?.holder()?.gateway;
+    (*name != gateway.me().gateway).then_some(name)
+}

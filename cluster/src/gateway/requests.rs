@@ -1,0 +1,256 @@
+//! What an operator asks for, at any gateway of the group.
+
+use super::{Gateway, Purpose};
+use crate::configuration::Change;
+use crate::encoding::Unreadable;
+use crate::map::Move;
+use crate::registry::{ControllerIds, Record};
+use crate::{Action, GatewayName, GroupId, Object, OpId, Reply, Via};
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::time::Duration;
+use serde_json::Value;
+
+/// Names a request, for its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RequestId(pub u64);
+
+/// Why a request was not carried out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RequestError {
+    /// The item is not what the change was made for.
+    #[error(
+        "{key} was changed meanwhile and has version {version} (0 if there is none): look at it and ask again"
+    )]
+    Changed {
+        /// The item.
+        key: String,
+        /// Its version now.
+        version: u64,
+    },
+    /// What is stored cannot be read, and is not overwritten.
+    #[error(transparent)]
+    Unreadable(#[from] Unreadable),
+    /// The configuration was not read yet.
+    #[error("the configuration could not be read yet: is the storage cluster reachable?")]
+    NotThereYet,
+    /// This gateway is no member of its group.
+    #[error("this gateway is not a member of its group now: see its status for why")]
+    NotMember,
+    /// There is no such ANA group.
+    #[error("there is no ANA group {0}")]
+    NoSuchGroup(GroupId),
+    /// The gateway is not there.
+    #[error("gateway {0} is not available")]
+    NotAvailable(GatewayName),
+    /// The gateway is there, or has groups.
+    #[error("gateway {0} is still running or owns ANA groups: stop it first")]
+    StillThere(GatewayName),
+    /// This gateway does not own the group.
+    #[error("this gateway does not serve ANA group {0}")]
+    NotOwner(GroupId),
+    /// Another change of the same thing is under way.
+    #[error("another change of it is under way")]
+    Busy,
+    /// The store failed.
+    #[error("the storage cluster failed: {0}; it may have been done nevertheless")]
+    Failed(String),
+}
+
+/// A change of the configuration.
+#[derive(Debug)]
+pub(super) struct Edit {
+    id: RequestId,
+    changes: Vec<Change>,
+    /// It is decided on by a read that was sent after it was asked for.
+    from: OpId,
+    /// The version that the compare-and-set under way makes.
+    writing: Option<u64>,
+}
+
+/// Other requests, while their compare-and-set is under way.
+#[derive(Debug)]
+pub(super) enum Request {
+    Move(RequestId),
+    Remove(RequestId),
+    Reservation { id: RequestId, group: GroupId, handle: crate::Handle, namespace: String },
+}
+
+impl Gateway {
+    /// Changes items of the configuration, all of them or none. The answer has the version that they came with.
+    pub fn edit(&mut self, now: Duration, changes: Vec<Change>) -> RequestId {
+        let id = self.request();
+        if !self.membership.is_member() {
+            self.answer(id, Err(RequestError::NotMember));
+            return id;
+        }
+        self.edits.push_back(Edit { id, changes, from: self.next_op(), writing: None });
+        self.advance(now);
+        id
+    }
+
+    /// The first change that waits: written against what was read last, and again if somebody else was first.
+    pub(super) fn advance_edits(&mut self) {
+        while let Some(edit) = self.edits.front_mut() {
+            if edit.writing.is_some() {
+                return;
+            }
+            if !self.membership.is_member() {
+                let id = edit.id;
+                self.edits.pop_front();
+                self.answer(id, Err(RequestError::NotMember));
+            } else if self.configuration_reader.used < edit.from {
+                return self.configuration_reader.hint_for(edit.from);
+            } else {
+                match self.configuration.edit(&edit.changes) {
+                    Ok((version, compare, set)) => {
+                        edit.writing = Some(version);
+                        let keys = (compare, set);
+                        self.compare_and_set(Purpose::Edit, Via::Control, Object::Configuration, keys);
+                    }
+                    Err(error) => {
+                        let id = edit.id;
+                        self.edits.pop_front();
+                        self.answer(id, Err(error));
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn on_edit(&mut self, reply: Reply) {
+        let next = self.next_op();
+        self.configuration_reader.on_written(next);
+        self.configuration_reader.hint();
+        let Some(edit) = self.edits.front_mut() else { return };
+        let Some(version) = edit.writing.take() else { return };
+        let (id, result) = match reply {
+            Reply::Conflict => {
+                edit.from = next;
+                return;
+            }
+            Reply::Done => (edit.id, Ok(version)),
+            other => (edit.id, Err(RequestError::Failed(other.failure().unwrap_or_default()))),
+        };
+        self.edits.pop_front();
+        // Those that wait need to see this one.
+        self.edits.iter_mut().for_each(|edit| edit.from = edit.from.max(next));
+        self.actions.push_back(Action::Notify { object: Object::Configuration });
+        self.answer(id, result);
+    }
+
+    /// Asks that this gateway gets a group, by a planned move.
+    pub fn move_group(&mut self, now: Duration, group: GroupId, to: &GatewayName) -> RequestId {
+        let id = self.request();
+        let there = *to == self.me().gateway || self.peers.get(to).is_some_and(super::Peer::is_available);
+        let refused = if !self.membership.is_member() {
+            Some(RequestError::NotMember)
+        } else if !self.groups.contains_key(&group) {
+            Some(RequestError::NoSuchGroup(group))
+        } else {
+            (!there).then(|| RequestError::NotAvailable(to.clone()))
+        };
+        let owner = self.groups.get(&group).and_then(|group| group.entry()?.holder());
+        match refused {
+            Some(error) => self.answer(id, Err(error)),
+            None if owner.is_some_and(|owner| owner.gateway == *to) => self.answer(id, Ok(0)),
+            None => {
+                let set = [(Move::key(group), Some(Move { to: to.clone() }.encode()))].into();
+                let purpose = Purpose::Request(Request::Move(id));
+                self.compare_and_set(purpose, Via::Control, Object::Map, (Vec::new(), set));
+            }
+        }
+        self.advance(now);
+        id
+    }
+
+    /// Forgets a gateway that is gone for good, and frees its range of Controller IDs.
+    pub fn remove_gateway(&mut self, now: Duration, name: &GatewayName) -> RequestId {
+        let id = self.request();
+        let owns = self.groups.values().any(|group| {
+            group.entry().and_then(crate::map::Entry::holder).is_some_and(|by| by.gateway == *name)
+        });
+        let record =
+            self.peers.get(name).filter(|peer| peer.record.is_some()).map(|peer| peer.stored.clone());
+        match record {
+            None => self.answer(id, Err(RequestError::NotAvailable(name.clone()))),
+            Some(_) if owns || self.dead_since(name).is_none() => {
+                self.answer(id, Err(RequestError::StillThere(name.clone())));
+            }
+            Some(record) => match &self.own.ids {
+                Some((ids, bytes)) => {
+                    let table = ControllerIds::KEY.to_string();
+                    let compare = [(Record::key(name), Some(record)), (table.clone(), Some(bytes.clone()))];
+                    let set = [(Record::key(name), None), (table, Some(ids.clone().without(name).encode()))];
+                    let purpose = Purpose::Request(Request::Remove(id));
+                    let keys = (compare.into(), set.into());
+                    self.compare_and_set(purpose, Via::Control, Object::Gateways, keys);
+                }
+                None => self.answer(id, Err(RequestError::NotMember)),
+            },
+        }
+        self.advance(now);
+        id
+    }
+
+    /// Stores the reservation of a namespace (`None`: there is none any more), before a host is told of it.
+    pub fn store_reservation(
+        &mut self,
+        now: Duration,
+        group: GroupId,
+        namespace: &str,
+        value: Option<&Value>,
+    ) -> RequestId {
+        let id = self.request();
+        let served = self.groups.get_mut(&group).filter(|group| group.phase == crate::group::Phase::Serving);
+        match served.and_then(|group| Some((group.handle?, group.reservations.store(namespace, value)))) {
+            None => self.answer(id, Err(RequestError::NotOwner(group))),
+            Some((_, None)) => self.answer(id, Err(RequestError::Busy)),
+            Some((handle, Some(keys))) => {
+                let namespace = namespace.to_string();
+                let request = Purpose::Request(Request::Reservation { id, group, handle, namespace });
+                self.compare_and_set(request, Via::Handle(handle), Object::Reservations(group), keys);
+            }
+        }
+        self.advance(now);
+        id
+    }
+
+    pub(super) fn on_request(&mut self, now: Duration, request: Request, reply: Reply) {
+        let done = reply == Reply::Done;
+        let result = match reply {
+            Reply::Done => Ok(0),
+            Reply::Conflict => Err(RequestError::Busy),
+            other => Err(RequestError::Failed(other.failure().unwrap_or_default())),
+        };
+        match request {
+            Request::Move(id) => {
+                self.map.hint();
+                self.actions.push_back(Action::Notify { object: Object::Map });
+                self.answer(id, result);
+            }
+            Request::Remove(id) => {
+                self.registry.hint();
+                self.answer(id, result);
+            }
+            Request::Reservation { id, group, handle, namespace } => {
+                match self.groups.get_mut(&group).filter(|group| group.handle == Some(handle)) {
+                    Some(group) if done => group.reservations.on_stored(&namespace),
+                    // What is stored is not known, so the group is taken anew, and reads it.
+                    Some(_) => self.lose(now, group, "a reservation could not be stored"),
+                    None => {}
+                }
+                self.answer(id, result);
+            }
+        }
+    }
+
+    fn request(&mut self) -> RequestId {
+        self.last_request.0 += 1;
+        self.last_request
+    }
+
+    fn answer(&mut self, request: RequestId, result: Result<u64, RequestError>) {
+        self.actions.push_back(Action::Answer { request, result });
+    }
+}

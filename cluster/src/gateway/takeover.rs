@@ -1,0 +1,257 @@
+//! The steps by which a group is taken and given away, reply by reply.
+//!
+//! ```text
+//! claim ─► fence ─► connect ─► wait for the map ─► own ─► load reservations ─► open images ─► serve
+//! drain ─► close ─► release                                             (a planned move)
+//! drain, too slow ─► surrender                                          (the next owner fences)
+//! ```
+//!
+//! A step that fails, or comes too late, ends the attempt: its handle is shut down, and what the entry says then decides.
+//! If it still names this gateway, the gateway takes the group again, with a fence of what it had itself.
+
+use super::{Gateway, Purpose};
+use crate::group::{Group, Phase};
+use crate::map::{Entry, Move, State};
+use crate::reservations::Reservations;
+use crate::{Action, GatewayName, GroupId, Object, OpId, Reply, Timing, Via};
+use alloc::format;
+use alloc::string::ToString;
+use core::time::Duration;
+
+impl Gateway {
+    /// Takes the entry. The entry names the dead owner's address until that is fenced, so that whoever goes on, should
+    /// this gateway die, finds it.
+    pub(super) fn claim(&mut self, now: Duration, id: GroupId) {
+        let entry = Entry::claim(self.groups[&id].entry(), self.me(), |name| self.dead_since(name).is_some());
+        if let Some(entry) = entry {
+            self.store_entry(now, id, Phase::Claiming, entry);
+        }
+    }
+
+    /// Fences the owner before. The monitors answer once the map with the fence is there; an OSD may learn of it later.
+    fn fence(&mut self, now: Duration, id: GroupId) {
+        match self.groups[&id].entry().map(|entry| entry.state.clone()) {
+            Some(State::Taking { fence: Some(address), .. }) => {
+                let op = self.begin_step(id, Phase::Fencing);
+                let duration = self.timing.blocklist;
+                self.actions.push_back(Action::Blocklist { op, address, duration });
+            }
+            Some(State::Taking { fence: None, .. }) => self.connect(id),
+            _ => self.lose(now, id, "somebody else has taken it"),
+        }
+    }
+
+    fn connect(&mut self, id: GroupId) {
+        self.last_handle.0 += 1;
+        let (op, handle) = (self.begin_step(id, Phase::Connecting), self.last_handle);
+        self.group(id).handle = Some(handle);
+        self.actions.push_back(Action::Connect { op, handle, group: id });
+    }
+
+    /// This closes the hole of the late write: each OSD that hears of this handle has then the map with the fence, and
+    /// refuses the owner before from then on. Also where nobody was fenced just now: an owner before that one may have
+    /// been, and an OSD that has had no request since may not know.
+    fn wait_for_map(&mut self, id: GroupId) {
+        let op = self.begin_step(id, Phase::WaitingForMap);
+        let handle = self.last_handle_of(id);
+        self.actions.push_back(Action::WaitForLatestOsdmap { op, handle });
+    }
+
+    /// Stores the handle's address. No I/O goes through it before that has succeeded: who takes the group next could not
+    /// fence it. A taker that was too slow is stopped here by the generation.
+    fn own(&mut self, now: Duration, id: GroupId) {
+        let group = &self.groups[&id];
+        let entry = group.entry().zip(group.address.as_ref());
+        match entry.and_then(|(entry, address)| entry.own(self.me(), address)) {
+            Some(entry) => self.store_entry(now, id, Phase::Owning, entry),
+            None => self.lose(now, id, "somebody else has taken it"),
+        }
+    }
+
+    fn load(&mut self, id: GroupId) {
+        let op = self.begin_step(id, Phase::Loading);
+        let via = Via::Handle(self.last_handle_of(id));
+        self.actions.push_back(Action::Read { op, via, object: Object::Reservations(id), unless: None });
+    }
+
+    fn open(&mut self, id: GroupId) {
+        let (op, handle) = (self.begin_step(id, Phase::Opening), self.last_handle_of(id));
+        self.actions.push_back(Action::OpenImages { op, handle, group: id });
+    }
+
+    /// Begins a planned move. Hosts are told to wait before anything is drained.
+    pub(super) fn drain(&mut self, now: Duration, id: GroupId, to: Option<GatewayName>) {
+        let (op, handle) = (self.begin_step(id, Phase::Draining), self.last_handle_of(id));
+        let drain_until = now + self.timing.drain;
+        let group = self.group(id);
+        (group.to, group.drain_until) = (to, drain_until);
+        self.show();
+        self.actions.push_back(Action::Drain { op, handle, group: id });
+        self.wake_at(drain_until);
+    }
+
+    fn close(&mut self, id: GroupId) {
+        let (op, handle) = (self.begin_step(id, Phase::Closing), self.last_handle_of(id));
+        self.actions.push_back(Action::Shutdown { op, handle });
+    }
+
+    /// Nothing of the group is in flight and its handle is closed: no fence is needed.
+    fn release(&mut self, now: Duration, id: GroupId) {
+        let group = self.group(id);
+        (group.handle, group.address) = (None, None);
+        let group = &self.groups[&id];
+        match group.entry().and_then(|entry| entry.release(self.me(), group.to.clone())) {
+            Some(entry) => self.store_entry(now, id, Phase::Releasing, entry),
+            None => self.lose(now, id, "somebody else has taken it"),
+        }
+    }
+
+    /// The drain does not end: the next owner fences this one's handle, which does nothing more for hosts.
+    pub(super) fn surrender(&mut self, now: Duration, id: GroupId) {
+        self.lose(now, id, "its I/O did not end in time");
+        let group = &self.groups[&id];
+        if let Some(entry) = group.entry().and_then(|entry| entry.surrender(self.me(), group.to.clone())) {
+            self.store_entry(now, id, Phase::Surrendering, entry);
+        }
+    }
+
+    /// Leaves a group that this gateway cannot take, or does not want any more, to another one.
+    pub(super) fn give_up(&mut self, now: Duration, id: GroupId) {
+        let me = self.me().clone();
+        let to = crate::placement::least_loaded(&self.loads(false), id).cloned();
+        let again_at = now + self.timing.retry_max;
+        let group = self.group(id);
+        // A former run's entry has to become this run's first.
+        let claimed = Entry::claim(group.entry(), &me, |_| false);
+        let entry = group.entry().and_then(|entry| entry.surrender(&me, to.clone()));
+        (group.failures, group.not_before, group.to) = (0, again_at, to);
+        if let Some(entry) = entry.or(claimed) {
+            self.store_entry(now, id, Phase::Surrendering, entry);
+        }
+    }
+
+    /// A reply that a group waits for.
+    pub(super) fn on_group(&mut self, now: Duration, id: GroupId, op: OpId, reply: Reply) {
+        let group = self.group(id);
+        if group.op != Some(op) {
+            return;
+        }
+        group.op = None;
+        match (group.phase, reply) {
+            (Phase::Claiming, Reply::Done) => {
+                self.adopt(now, id);
+                self.fence(now, id);
+            }
+            (Phase::Fencing, Reply::Done) => self.connect(id),
+            (Phase::Connecting, Reply::Connected(address)) if address.names_one_client() => {
+                group.address = Some(address);
+                self.wait_for_map(id);
+            }
+            (Phase::WaitingForMap, Reply::Done) => self.own(now, id),
+            (Phase::Owning, Reply::Done) => {
+                self.adopt(now, id);
+                self.load(id);
+            }
+            (Phase::Loading, Reply::Snapshot(snapshot)) => {
+                group.reservations = Reservations::new(snapshot);
+                self.open(id);
+            }
+            (Phase::Opening, Reply::Done) => {
+                (group.phase, group.trouble) = (Phase::Serving, None);
+            }
+            (Phase::Draining, Reply::Done) => self.close(id),
+            (Phase::Closing, Reply::Done) => self.release(now, id),
+            (Phase::Releasing | Phase::Surrendering, Reply::Done) => {
+                self.adopt(now, id);
+                let group = self.group(id);
+                (group.phase, group.to, group.failures) = (Phase::Idle, None, 0);
+            }
+            // What was not flushed may be lost if nobody knows that it was there: the next owner must not take it for
+            // drained.
+            (Phase::Draining | Phase::Closing, Reply::Failed(_)) => self.surrender(now, id),
+            (_, Reply::Connected(address)) => {
+                self.lose(
+                    now,
+                    id,
+                    &format!("its client has the address {address}, which cannot be fenced alone"),
+                );
+            }
+            (_, reply) => {
+                self.lose(now, id, &reply.failure().unwrap_or_else(|| "a reply makes no sense".to_string()))
+            }
+        }
+    }
+
+    /// The compare-and-set under way has succeeded.
+    fn adopt(&mut self, now: Duration, id: GroupId) {
+        let takes_over = {
+            let group = self.group(id);
+            let Some(entry) = group.pending.take() else { return };
+            let takes_over = matches!(entry.state, State::Taking { fence: Some(_), .. });
+            let bytes = entry.encode();
+            (group.entry, group.seen, group.wanted) = (Some((entry, bytes)), now, None);
+            takes_over
+        };
+        self.changed = now;
+        if takes_over {
+            self.disturbed = now;
+        }
+        self.map.on_written(self.next_op());
+        self.actions.push_back(Action::Notify { object: Object::Map });
+    }
+
+    /// Ends whatever this gateway does with the group. The handle is never used again.
+    pub(super) fn lose(&mut self, now: Duration, id: GroupId, reason: &str) {
+        let Timing { retry, retry_max, quiet, .. } = self.timing;
+        let group = self.group(id);
+        if group.phase == Phase::Idle {
+            return;
+        }
+        // Each fence stays in the store's map for an hour, so a group that is lost again and again is not taken at once.
+        if group.phase == Phase::Serving && now.saturating_sub(group.seen) > quiet {
+            group.failures = 0;
+        }
+        group.not_before = now + retry.saturating_mul(1 << group.failures.min(16)).min(retry_max);
+        group.failures += u32::from(group.phase != Phase::Claiming);
+        group.trouble = Some(reason.to_string());
+        (group.phase, group.op, group.pending, group.address) = (Phase::Idle, None, None, None);
+        let handle = group.handle.take();
+        // Before the handle is gone, so that hosts look for another path instead of trying this one.
+        self.show();
+        if let Some(handle) = handle {
+            self.ending += 1;
+            let op = self.begin(Purpose::Shutdown);
+            self.actions.push_back(Action::Shutdown { op, handle });
+        }
+        self.map.hint();
+    }
+
+    fn store_entry(&mut self, now: Duration, id: GroupId, phase: Phase, entry: Entry) {
+        let group = self.groups.entry(id).or_insert_with(|| Group::new(now));
+        let (key, bytes) = (Entry::key(id), entry.encode());
+        let compare = [(key.clone(), group.entry.as_ref().map(|(_, bytes)| bytes.clone()))].into();
+        let mut set: crate::action::Keys = [(key, Some(bytes))].into();
+        // A new owner ends what an operator wanted, whether it is the one that was wanted or not.
+        if phase == Phase::Owning {
+            set.push((Move::key(id), None));
+        }
+        (group.phase, group.pending) = (phase, Some(entry));
+        let op = self.compare_and_set(Purpose::Group(id), Via::Control, Object::Map, (compare, set));
+        self.group(id).op = Some(op);
+    }
+
+    fn begin_step(&mut self, id: GroupId, phase: Phase) -> OpId {
+        let op = self.begin(Purpose::Group(id));
+        let group = self.group(id);
+        (group.phase, group.op) = (phase, Some(op));
+        op
+    }
+
+    fn last_handle_of(&self, id: GroupId) -> crate::Handle {
+        self.groups[&id].handle.unwrap_or_default()
+    }
+
+    fn group(&mut self, id: GroupId) -> &mut Group {
+        self.groups.entry(id).or_insert_with(|| Group::new(Duration::ZERO))
+    }
+}

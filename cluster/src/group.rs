@@ -1,0 +1,127 @@
+//! An ANA group as this gateway sees it, and the step at which this gateway is with it.
+
+use crate::map::{Entry, Move};
+use crate::reservations::Reservations;
+use crate::{Address, AnaState, GatewayName, Handle, OpId, Process};
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+/// What this gateway does with a group. The steps of a takeover are in this order, then those of a move; each waits for
+/// one reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// Nothing.
+    Idle,
+    /// Takes the entry.
+    Claiming,
+    /// Fences the address of the owner before.
+    Fencing,
+    /// Makes the handle that will carry the I/O.
+    Connecting,
+    /// That handle waits for the map that has the fence.
+    WaitingForMap,
+    /// Stores the handle's address: from then on it may do I/O.
+    Owning,
+    /// Reads the reservations.
+    Loading,
+    /// Opens the images.
+    Opening,
+    /// Answers I/O.
+    Serving,
+    /// Lets I/O end.
+    Draining,
+    /// Closes the handle.
+    Closing,
+    /// Gives the entry away.
+    Releasing,
+    /// Gives the entry away with an address that has to be fenced.
+    Surrendering,
+}
+
+/// An ANA group.
+#[derive(Debug)]
+pub(crate) struct Group {
+    /// Its entry as it was read or written last, and the bytes. `None` if there is none.
+    pub(crate) entry: Option<(Entry, Vec<u8>)>,
+    /// Why the entry that is stored is not used. Nothing is done about such a group.
+    pub(crate) unreadable: Option<String>,
+    /// When this generation was seen first.
+    pub(crate) seen: Duration,
+    /// What an operator wants, and the bytes.
+    pub(crate) wanted: Option<(Move, Vec<u8>)>,
+    pub(crate) phase: Phase,
+    /// The reply that the phase waits for.
+    pub(crate) op: Option<OpId>,
+    /// What the entry becomes if the compare-and-set under way succeeds.
+    pub(crate) pending: Option<Entry>,
+    /// Its handle, from `Connecting` on.
+    pub(crate) handle: Option<Handle>,
+    /// The handle's address, from `WaitingForMap` on.
+    pub(crate) address: Option<Address>,
+    pub(crate) reservations: Reservations,
+    /// Who gets it, from `Draining` on, and until when it may drain.
+    pub(crate) to: Option<GatewayName>,
+    pub(crate) drain_until: Duration,
+    /// What hosts are shown.
+    pub(crate) ana: AnaState,
+    /// Attempts that failed in a row, why the last one did, and before when there is none.
+    pub(crate) failures: u32,
+    pub(crate) trouble: Option<String>,
+    pub(crate) not_before: Duration,
+}
+
+impl Group {
+    pub(crate) fn new(now: Duration) -> Self {
+        Self {
+            entry: None,
+            unreadable: None,
+            seen: now,
+            wanted: None,
+            phase: Phase::Idle,
+            op: None,
+            pending: None,
+            handle: None,
+            address: None,
+            reservations: Reservations::default(),
+            to: None,
+            drain_until: Duration::ZERO,
+            ana: AnaState::INACCESSIBLE,
+            failures: 0,
+            trouble: None,
+            not_before: Duration::ZERO,
+        }
+    }
+
+    pub(crate) fn entry(&self) -> Option<&Entry> {
+        self.entry.as_ref().map(|(entry, _)| entry)
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.entry().map_or(0, |entry| entry.generation)
+    }
+
+    /// Whether somebody else has changed the entry under what this gateway does: it is too late then, whatever comes of
+    /// it. A compare-and-set that is under way learns that by itself.
+    pub(crate) fn is_lost(&self, me: &Process) -> bool {
+        match self.phase {
+            Phase::Idle | Phase::Claiming | Phase::Owning | Phase::Releasing | Phase::Surrendering => false,
+            Phase::Fencing | Phase::Connecting | Phase::WaitingForMap => !self.entry().is_some_and(|entry| {
+                entry.holder() == Some(me) && matches!(entry.state, crate::map::State::Taking { .. })
+            }),
+            Phase::Loading | Phase::Opening | Phase::Serving | Phase::Draining | Phase::Closing => {
+                let owned = |address| self.entry().is_some_and(|entry| entry.is_owned_through(me, address));
+                !self.address.as_ref().is_some_and(owned)
+            }
+        }
+    }
+
+    /// What hosts should be shown.
+    pub(crate) fn ana(&self, suspended: bool) -> AnaState {
+        match self.phase {
+            Phase::Serving if !suspended => AnaState::OPTIMIZED,
+            Phase::Draining | Phase::Closing | Phase::Releasing => AnaState::CHANGE,
+            _ => AnaState::INACCESSIBLE,
+        }
+    }
+}

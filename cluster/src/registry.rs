@@ -1,0 +1,116 @@
+//! Records of gateways, and their ranges of Controller IDs.
+
+use crate::encoding::{Unreadable, decode, encode};
+use crate::{GatewayName, Process};
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::ops::RangeInclusive;
+use serde::{Deserialize, Serialize};
+
+/// Controller IDs that a gateway has: enough for its hosts, and for 31 gateways.
+pub const CNTLIDS_PER_GATEWAY: u16 = 2048;
+const CNTLID_MIN: u16 = 1;
+/// Larger values have a meaning of their own (NVMe Base 2.1, Controller ID).
+const CNTLID_MAX: u16 = 0xffef;
+
+/// What a gateway tells the others of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Its run.
+    #[serde(flatten)]
+    pub process: Process,
+    /// Where hosts reach it, for discovery: opaque here.
+    pub addresses: Vec<String>,
+    /// Its version.
+    pub software: String,
+    /// ANA groups that it serves.
+    pub groups: usize,
+    /// It is about to stop and takes no groups.
+    #[serde(default)]
+    pub leaving: bool,
+}
+
+impl Record {
+    pub(crate) fn key(gateway: &GatewayName) -> String {
+        format!("gateway/{gateway}")
+    }
+
+    pub(crate) fn name(key: &str) -> Option<GatewayName> {
+        GatewayName::new(key.strip_prefix("gateway/")?).ok()
+    }
+
+    pub(crate) fn decode(gateway: &GatewayName, bytes: &[u8]) -> Result<Self, Unreadable> {
+        decode(&format!("the record of gateway {gateway}"), bytes)
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        encode(self)
+    }
+}
+
+/// Which gateway has which range. It is one value, so that a compare-and-set of it gives no range twice. A range stays with
+/// its gateway, there or not, until the gateway is removed.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub(crate) struct ControllerIds {
+    /// The first ID of each.
+    first: BTreeMap<GatewayName, u16>,
+}
+
+impl ControllerIds {
+    pub(crate) const KEY: &str = "controller_ids";
+
+    pub(crate) fn decode(bytes: Option<&Vec<u8>>) -> Result<Self, Unreadable> {
+        bytes.map_or_else(|| Ok(Self::default()), |bytes| decode("the table of Controller IDs", bytes))
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        encode(self)
+    }
+
+    pub(crate) fn range(&self, gateway: &GatewayName) -> Option<RangeInclusive<u16>> {
+        let first = *self.first.get(gateway)?;
+        let last = first.checked_add(CNTLIDS_PER_GATEWAY - 1)?;
+        (CNTLID_MIN..=CNTLID_MAX - CNTLIDS_PER_GATEWAY + 1).contains(&first).then_some(first..=last)
+    }
+
+    /// The table with a range for this gateway; `None` if none is left.
+    pub(crate) fn with(mut self, gateway: &GatewayName) -> Option<Self> {
+        if !self.first.contains_key(gateway) {
+            let mut ranges =
+                (CNTLID_MIN..=CNTLID_MAX - CNTLIDS_PER_GATEWAY + 1).step_by(CNTLIDS_PER_GATEWAY.into());
+            let overlaps =
+                |first: u16| self.first.values().any(|other| first.abs_diff(*other) < CNTLIDS_PER_GATEWAY);
+            let first = ranges.find(|&first| !overlaps(first))?;
+            self.first.insert(gateway.clone(), first);
+        }
+        Some(self)
+    }
+
+    pub(crate) fn without(mut self, gateway: &GatewayName) -> Self {
+        self.first.remove(gateway);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_controller_ids_never_overlap() {
+        let name = |n: u32| GatewayName::new(&format!("gw{n}")).expect("a name");
+        let mut ids = ControllerIds::default();
+        for n in 0..31 {
+            ids = ids.with(&name(n)).expect("a range is left");
+        }
+        assert_eq!(ids.clone().with(&name(31)), None);
+        let mut ranges: Vec<_> = (0..31).map(|n| ids.range(&name(n)).expect("it has one")).collect();
+        ranges.sort_by_key(|range| *range.start());
+        assert!(ranges.windows(2).all(|pair| pair[0].end() < pair[1].start()));
+        assert!(*ranges[0].start() >= CNTLID_MIN && *ranges[30].end() <= CNTLID_MAX);
+        let again = ids.clone().without(&name(7)).with(&name(40)).expect("one is free again");
+        assert_eq!(again.range(&name(40)), ids.range(&name(7)));
+    }
+}

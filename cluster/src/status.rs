@@ -1,0 +1,83 @@
+//! What an operator is shown: plain data, for `nvmf-target ctl cluster status`.
+
+use crate::{Address, BootId, GatewayName, GroupId};
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+use serde::Serialize;
+
+/// The group as a gateway sees it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Status {
+    /// The gateway that is asked.
+    pub gateway: GatewayName,
+    /// Its run.
+    pub boot: BootId,
+    /// What it is in the group: `joining`, `member`, `suspended`, `refused`, `stopping`, `stopped`.
+    pub state: &'static str,
+    /// Why, if it is no plain member.
+    pub why: Option<String>,
+    /// Its Controller IDs, first and last.
+    pub controller_ids: Option<(u16, u16)>,
+    /// Milliseconds until it shows its groups inaccessible by itself, unless its lease is renewed.
+    pub lease_ms: Option<u64>,
+    /// The others.
+    pub others: BTreeMap<GatewayName, OtherStatus>,
+    /// The ANA groups.
+    pub groups: BTreeMap<GroupId, GroupStatus>,
+    /// The configuration.
+    pub configuration: ConfigurationStatus,
+}
+
+/// Another gateway.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct OtherStatus {
+    /// `held`, `expired`, `dead`, `unknown`.
+    pub lease: &'static str,
+    /// Its run, if it holds its lease.
+    pub boot: Option<BootId>,
+    /// Where hosts reach it.
+    pub addresses: Vec<String>,
+    /// Its version.
+    pub software: Option<String>,
+    /// ANA groups that it serves, by its record.
+    pub groups: Option<usize>,
+    /// It is about to stop.
+    pub leaving: bool,
+}
+
+/// An ANA group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct GroupStatus {
+    /// `free`, `taking`, `owned`, `surrendered`, `new`, `unreadable`.
+    pub state: &'static str,
+    /// Who has it, or is to have it.
+    pub gateway: Option<GatewayName>,
+    /// The address that does its I/O, or that is to be fenced.
+    pub address: Option<Address>,
+    /// Its generation.
+    pub generation: u64,
+    /// What this gateway does with it.
+    pub here: String,
+    /// Its ANA state at this gateway.
+    pub ana: u8,
+    /// Where an operator wants it.
+    pub wanted: Option<GatewayName>,
+    /// Why it is so, or what it waits for.
+    pub why: Option<String>,
+}
+
+/// The configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ConfigurationStatus {
+    /// The version that was read last.
+    pub version: u64,
+    /// The version that is served here.
+    pub applied: Option<u64>,
+    /// Items that are skipped, each with its reason.
+    pub broken: BTreeMap<String, String>,
+    /// Why what is stored is not used.
+    pub refused: Option<String>,
+    /// Changes that wait at this gateway.
+    pub waiting: usize,
+}

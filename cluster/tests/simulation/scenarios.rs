@@ -1,0 +1,158 @@
+//! Single faults, with what users would see: how long a group is away, who has it then, and what an operator is told.
+
+use super::mistakes::Mistake;
+use super::plan::{Fault, Plan, Planned, SECOND, Time};
+use super::shrink::shrink;
+use super::world::{Outcome, World};
+use nvmf_cluster::{GatewayName, GroupId, Object};
+
+const AT: Time = 20 * SECOND;
+
+fn plan(faults: &[(Time, Time, Fault)]) -> Plan {
+    let faults = faults.iter().map(|&(at, lasts, fault)| Planned { at, lasts, fault }).collect();
+    Plan { seed: 7, nodes: 3, groups: 6, osds: 3, hosts: 1, faults, balance: false }
+}
+
+fn run(faults: &[(Time, Time, Fault)]) -> Outcome {
+    World::new(plan(faults), None, false).run().unwrap_or_else(|failure| panic!("{}", failure.what))
+}
+
+/// A world in the middle of its run, where no I/O hangs.
+fn world(faults: &[(Time, Time, Fault)], until: Time) -> World {
+    let mut world = World::new(plan(faults), None, false);
+    world.calm = true;
+    world.run_until(until).unwrap_or_else(|what| panic!("{what}"));
+    world
+}
+
+/// The gateways that show each group optimized, and answer.
+fn owners(world: &World) -> Vec<Vec<String>> {
+    (1..=world.plan.groups).map(|group| world.shown(group)).collect()
+}
+
+#[test]
+fn dead_owners_groups_are_served_by_the_others_within_ten_seconds() {
+    let world = world(&[(AT, 60 * SECOND, Fault::Crash { node: 0, again: true })], AT + 10 * SECOND);
+    let owners = owners(&world);
+    assert!(owners.iter().all(|names| names.len() == 1 && names[0] != "gw0"), "{owners:?}");
+    assert!(world.oracle.takeovers > 0, "gw0 had no group");
+}
+
+#[test]
+fn killed_gateway_that_is_back_at_once_takes_its_own_groups_again() {
+    let world = world(&[(AT, SECOND, Fault::Crash { node: 0, again: true })], AT + 10 * SECOND);
+    let counts = world
+        .nodes
+        .iter()
+        .map(|node| owners(&world).iter().filter(|names| **names == [node.name.clone()]).count());
+    assert_eq!(counts.collect::<Vec<_>>(), [2, 2, 2]);
+}
+
+#[test]
+fn stall_of_the_store_for_all_makes_nobody_fence_anybody() {
+    let outcome = run(&[(AT, 30 * SECOND, Fault::Stall)]);
+    assert_eq!(outcome.takeovers, 0);
+}
+
+#[test]
+fn stall_of_a_lease_makes_nobody_fence_its_holder() {
+    let outcome = run(&[(AT, 30 * SECOND, Fault::StallObject { object: 3 })]);
+    assert_eq!(outcome.takeovers, 0);
+}
+
+#[test]
+fn dead_monitors_delay_a_takeover_until_they_are_back() {
+    let faults =
+        [(AT, 60 * SECOND, Fault::Crash { node: 0, again: true }), (AT, 25 * SECOND, Fault::Monitor)];
+    let before = world(&faults, AT + 24 * SECOND);
+    assert!(owners(&before).iter().any(Vec::is_empty), "{:?}", owners(&before));
+    let after = world(&faults, AT + 30 * SECOND);
+    assert!(owners(&after).iter().all(|names| names.len() == 1), "{:?}", owners(&after));
+}
+
+#[test]
+fn planned_move_takes_less_than_a_second() {
+    let to = 1;
+    let group = (1..=6).find(|&group| world(&[], AT).shown(group) == ["gw0"]).expect("gw0 has a group");
+    let world = world(&[(AT, SECOND, Fault::Move { node: 2, group, to })], AT + SECOND);
+    assert_eq!(world.shown(group), ["gw1"]);
+    assert_eq!(world.oracle.takeovers, 0);
+}
+
+#[test]
+fn gateway_that_stops_leaves_nothing_to_fence() {
+    let outcome = run(&[(AT, 20 * SECOND, Fault::Leave { node: 0 })]);
+    assert_eq!(outcome.takeovers, 0);
+    assert!(outcome.moves >= 2, "{} moves", outcome.moves);
+}
+
+#[test]
+fn second_gateway_of_a_name_is_refused_and_says_why() {
+    let world = world(&[(AT, 30 * SECOND, Fault::Twin { node: 0 })], AT + 20 * SECOND);
+    let status = |node: usize| {
+        let node = &world.nodes[node];
+        node.running.as_ref().expect("it runs").engine.status(node.clock(world.now))
+    };
+    assert_eq!(status(0).state, "member");
+    let refused = status(3);
+    assert_eq!(refused.state, "refused");
+    let why = refused.why.expect("a reason");
+    assert!(why.contains("another gateway named gw0 is running"), "{why}");
+    assert!(owners(&world).iter().flatten().count() == 6);
+}
+
+#[test]
+fn gateway_that_is_cut_off_shows_nothing_optimized() {
+    let cut = Fault::Cut { node: 0, control: true, data: true, hosts: false };
+    let world = world(&[(AT, 30 * SECOND, cut)], AT + 15 * SECOND);
+    let node = &world.nodes[0];
+    let running = node.running.as_ref().expect("it runs");
+    assert!(!running.shown.values().any(|state| *state == nvmf_cluster::AnaState::OPTIMIZED));
+    assert_eq!(running.engine.status(node.clock(world.now)).state, "suspended");
+}
+
+#[test]
+fn failing_run_is_made_short_enough_to_read() {
+    let mistake = Some(Mistake::FormerRunNotFenced);
+    let failing = (0..1000)
+        .map(Plan::new)
+        .find_map(|plan| Some((World::new(plan.clone(), mistake, false).run().err()?, plan)));
+    let (failure, plan) = failing.expect("a seed fails");
+    let (shorter, failure) = shrink(&plan, mistake, &failure);
+    assert!(shorter.faults.len() <= 2, "{:?}", shorter.faults);
+    let control = failure.trace.iter().filter(|line| line.get(10..14) != Some("osd.")).count();
+    assert!(control < 150, "{control} lines");
+    assert!(failure.what.contains("two writers"), "{}", failure.what);
+}
+
+#[test]
+fn gateway_that_is_gone_for_good_can_be_removed_but_no_other() {
+    let mut world = world(&[(AT, SECOND, Fault::Crash { node: 0, again: false })], AT + 15 * SECOND);
+    let mut ask = |name: &str| {
+        let (clock, name) = (world.nodes[1].clock(world.now), GatewayName::new(name).expect("a name"));
+        world.nodes[1].running.as_mut().expect("it runs").engine.remove_gateway(clock, &name);
+        world.pump(1);
+        world.run_until(world.now + 2 * SECOND).expect("a run");
+    };
+    ask("gw0");
+    ask("gw2");
+    let keys = world.objects.keys(&Object::Gateways);
+    assert!(!keys.contains_key("gateway/gw0") && keys.contains_key("gateway/gw2"), "{keys:?}");
+    assert!(!String::from_utf8_lossy(&keys["controller_ids"]).contains("gw0"));
+}
+
+#[test]
+fn entry_of_a_newer_format_is_left_alone_and_reported() {
+    let mut world = world(&[], AT);
+    let owner = world.shown(1);
+    let newer = br#"{"format":2,"generation":"later"}"#.to_vec();
+    assert!(world.objects.compare_and_set(&Object::Map, &[], &[("group/1".into(), Some(newer.clone()))]));
+    world.run_until(AT + 5 * SECOND).expect("a run");
+    assert_eq!(world.shown(1), Vec::<String>::new(), "{owner:?} serves it");
+    assert_eq!(world.objects.keys(&Object::Map)["group/1"], newer);
+    let running = world.nodes[1].running.as_ref().expect("it runs");
+    let status = running.engine.status(world.nodes[1].clock(world.now));
+    let why = status.groups[&GroupId(1)].why.clone().expect("a reason");
+    assert!(why.contains("upgrade this gateway"), "{why}");
+    assert_eq!(world.shown(2).len(), 1, "others are served");
+}
