@@ -36,6 +36,9 @@ pub(super) struct Fence {
     controllers: Vec<(SocketAddr, u16, u8, u64)>,
     /// For how long after the end of the server, in milliseconds.
     quiesce_ms: u64,
+    /// Reads wait as well: what became of an operation may have been asked for.
+    #[serde(default)]
+    reads: bool,
 }
 
 impl Fence {
@@ -47,12 +50,13 @@ impl Fence {
             Some((address, it.cntlid.0, it.uniquifier, it.random))
         });
         let controllers = named.collect::<Option<_>>().unwrap_or_default();
-        Self { controllers, quiesce_ms: quiesce.as_millis().try_into().unwrap_or(u64::MAX) }
+        let reads = impacted.iter().any(|it| it.reads);
+        Self { controllers, quiesce_ms: quiesce.as_millis().try_into().unwrap_or(u64::MAX), reads }
     }
 
     /// Anything, for so long.
     fn anywhere(quiesce: Duration) -> Self {
-        Self::new(&[Impacted { controller: None, until: quiesce }])
+        Self::new(&[Impacted { controller: None, until: quiesce, reads: true }])
     }
 
     pub(super) fn quiesce(&self) -> Duration {
@@ -61,13 +65,14 @@ impl Fence {
 
     /// For a connection whose clock starts now, after the server's end.
     pub(super) fn impacted(&self) -> Vec<Impacted> {
-        let until = self.quiesce();
+        let (until, reads) = (self.quiesce(), self.reads);
         if self.controllers.is_empty() {
-            return vec![Impacted { controller: None, until }];
+            return vec![Impacted { controller: None, until, reads }];
         }
         let of = |&(address, cntlid, uniquifier, random): &(SocketAddr, u16, u8, u64)| Impacted {
             controller: Some((address, ControllerInstance { cntlid: Cntlid(cntlid), uniquifier, random })),
             until,
+            reads,
         };
         self.controllers.iter().map(of).collect()
     }
@@ -113,7 +118,7 @@ mod tests {
             (address, ControllerInstance { cntlid: Cntlid(number), uniquifier: 255, random: u64::MAX })
         };
         let of = |count: u16| -> Vec<_> {
-            let each = |number| Impacted { controller: Some(controller(number)), until };
+            let each = |number| Impacted { controller: Some(controller(number)), until, reads: false };
             (65000..65000 + count).map(each).collect()
         };
         for count in [1, 2, 40] {
@@ -123,7 +128,7 @@ mod tests {
         }
         file.write(Some(&Fence::new(&of(64)))).unwrap();
         assert_eq!(file.read(worst), Some(Fence::anywhere(until)), "there is no room for so many names");
-        let unknown = Impacted { controller: None, until: 2 * until };
+        let unknown = Impacted { controller: None, until: 2 * until, reads: true };
         let fence = Fence::new(&[of(1), vec![unknown]].concat());
         assert_eq!(fence.impacted(), [unknown], "one of them may be any");
         file.write(None).unwrap();

@@ -25,6 +25,8 @@ pub struct Impacted {
     pub controller: Option<(SocketAddr, ControllerInstance)>,
     /// When it needs no reset any more.
     pub until: Duration,
+    /// Somebody may have been told that nobody knows what became of a command: reads wait, too, where the blocks are not known.
+    pub reads: bool,
 }
 
 impl Impacted {
@@ -39,8 +41,6 @@ struct Fence {
     ranges: Vec<(Nsid, BlockRange)>,
     /// Nobody knows what was in flight: a command of the user's, or those of another process.
     everything: bool,
-    /// A raw command of the user's was among it: reads wait, too.
-    reads: bool,
     /// The path through which it is being reset.
     resetting: Option<usize>,
     /// The paths that could not reset it.
@@ -49,7 +49,7 @@ struct Fence {
 
 impl Fence {
     fn new(impacted: Impacted, ranges: Vec<(Nsid, BlockRange)>, everything: bool) -> Self {
-        Self { impacted, ranges, everything, reads: false, resetting: None, tried: PathSet::default() }
+        Self { impacted, ranges, everything, resetting: None, tried: PathSet::default() }
     }
 }
 
@@ -68,7 +68,7 @@ impl Fences {
             let end = |range: BlockRange| range.start.saturating_add(range.blocks);
             other == nsid && fenced.start < end(range) && range.start < end(fenced)
         };
-        let all = |fence: &Fence| fence.everything && (changes || fence.reads);
+        let all = |fence: &Fence| fence.everything && (changes || fence.impacted.reads);
         self.0.iter().any(|fence| all(fence) || fence.ranges.iter().any(overlaps))
     }
 
@@ -80,6 +80,11 @@ impl Fences {
     pub(super) fn resume(&mut self, now: Duration, impacted: &[Impacted]) {
         let lasting = impacted.iter().filter(|impacted| impacted.until > now);
         self.0.extend(lasting.map(|&impacted| Fence::new(impacted, Vec::new(), true)));
+    }
+
+    /// Operations have failed that waited. What another process had sent of them is not over.
+    pub(super) fn on_operations_failed(&mut self) {
+        self.0.iter_mut().for_each(|fence| fence.impacted.reads |= fence.everything);
     }
 
     /// A path has another association than before, or none: what it could not do it may be able to do now.
@@ -97,7 +102,9 @@ impl<T: Transport> Driver<T> {
     #[must_use]
     pub fn impacted(&self, now: Duration, unknown: Duration) -> Vec<Impacted> {
         let paths = self.paths.iter().map(|path| path.impacted(now, unknown));
-        self.fences.0.iter().map(|fence| fence.impacted).chain(paths).collect()
+        // Who comes next does not know which blocks are fenced, and may read one that its user could not tell the contents of.
+        let fenced = self.fences.0.iter().map(|fence| Impacted { reads: true, ..fence.impacted });
+        fenced.chain(paths).collect()
     }
 
     /// A controller that was lost may still carry something out.
@@ -111,8 +118,7 @@ impl<T: Transport> Driver<T> {
         self.fences.on_path_lost(path);
         let ranges = self.operations.changes_in_flight(path);
         if (lost.admin || !ranges.is_empty()) && lost.impacted.until > now {
-            let fence = Fence::new(lost.impacted, ranges, lost.admin);
-            self.fences.0.push(Fence { reads: lost.raw, ..fence });
+            self.fences.0.push(Fence::new(lost.impacted, ranges, lost.admin));
         }
     }
 

@@ -25,7 +25,7 @@ use nvmf_memory::Memory;
 /// Bytes in a block.
 pub(super) const BLOCK: usize = 512;
 /// Blocks in each namespace that a host with several routes uses.
-const HOT: usize = 10;
+const HOT: usize = 8;
 /// Most operations in flight.
 pub(super) const SLOTS: usize = 8;
 /// Bytes of a slot's memory: one block more than the largest operation.
@@ -96,6 +96,7 @@ impl<N: Network> Host<N> {
     pub(super) fn new(number: u64, mut paths: Vec<Path<N>>, mut rng: Rng) -> Self {
         let memory = Memory::alloc((SLOTS + paths.len()) * SLOT_LEN).expect("memory");
         paths.iter_mut().for_each(|path| path.register(&memory));
+        let has_several_routes = paths.iter().any(Path::has_several);
         Self {
             number,
             paths,
@@ -111,7 +112,7 @@ impl<N: Network> Host<N> {
             now: Duration::ZERO,
             refused: 0,
             next_content: 0,
-            left: 24 + rng.below(36) as u32,
+            left: (24 + rng.below(36) as u32) * if has_several_routes { 2 } else { 1 },
             ended: 0,
             copied: 0,
             read_across: 0,
@@ -222,10 +223,11 @@ impl<N: Network> Host<N> {
         self.paths.iter().any(Path::has_several)
     }
 
-    /// How long it waits before it begins something more: while a route is lost, so long that much is left for when writes go on.
+    /// How long it waits before it begins something more: while a route is lost, often so long that much is left for when writes go on.
     fn respite(&mut self) -> Duration {
-        let magnitude = match self.paths.iter().any(Path::is_troubled) {
-            true => 16 + self.rng.below(5),
+        let is_troubled = self.paths.iter().any(Path::is_troubled);
+        let magnitude = match is_troubled && self.rng.percent(60) {
+            true => 15 + self.rng.below(6),
             false => self.rng.below(14),
         };
         Duration::from_micros(self.rng.below(1 << magnitude))

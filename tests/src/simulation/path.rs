@@ -10,8 +10,8 @@ use crate::worker_setup::WorkerSetup;
 use core::time::Duration;
 use nvme_proto::{HostId, Nqn, Nsid, Status};
 use nvmf_block::{BlockOp, Completion, Tag};
-use nvmf_host::NamespaceIdentity;
 use nvmf_host::Association;
+use nvmf_host::NamespaceIdentity;
 use nvmf_host::admin::AdminCommand;
 use nvmf_initiator::driver::{AdminReply, Driver, DriverConfig, DriverEvent, PathPolicy, Route};
 use nvmf_initiator::{ConnectionState, HostIdentity, Impacted, NamespaceState, Options};
@@ -161,7 +161,8 @@ impl<N: Network> Path<N> {
         if !names_controllers || impacted.iter().any(|it| it.controller.is_none()) {
             // Nobody knows which controllers have something.
             let until = impacted.iter().map(|it| it.until).max().unwrap_or(now);
-            impacted = vec![Impacted { controller: None, until }];
+            let reads = impacted.iter().any(|it| it.reads);
+            impacted = vec![Impacted { controller: None, until, reads }];
         }
         let transport = network.host(self.routes.numbers[0]);
         self.driver = Driver::resume(transport, self.config.clone(), &impacted, now).expect("a driver");
@@ -286,7 +287,8 @@ impl<N: Network> Path<N> {
     fn note_identities(&mut self) {
         let Some(association) = self.driver.association() else { return };
         if self.opened.is_empty() {
-            let identity = |nsid| Some(NamespaceIdentity::new(association.controller(), association.namespace(nsid)?));
+            let identity =
+                |nsid| Some(NamespaceIdentity::new(association.controller(), association.namespace(nsid)?));
             self.opened = NSIDS.into_iter().filter_map(identity).collect();
         }
     }

@@ -67,7 +67,8 @@ impl Troubles {
         let &Seed { calm, contested, own_disk_only, shape } = seed;
         let commands_left = if contested { 5 + rng.below(40) as u32 } else { 0 };
         let mut some = |most| if calm { 0 } else { rng.below(most) as u32 };
-        let [power_cuts_left, left, half_open_left, kills_left, changes_left] = [4, 3, 8, 2, 3].map(&mut some);
+        let [power_cuts_left, left, half_open_left, kills_left, changes_left] =
+            [4, 3, 8, 2, 3].map(&mut some);
         let targets = shape.map_or(1, |shape| shape.targets);
         let [outages_left, takeovers_left] = [(); 2].map(|()| if shape.is_some() { some(3) } else { 0 });
         Self {
@@ -280,7 +281,9 @@ impl<N: Network> World<N> {
         self.trouble_protection();
         let is_calm = self.troubles.commands_left == 0;
         let often = if self.hosts.iter().any(|host| host.left > 0) { 40 } else { 10 };
-        if is_calm && self.targets[0].kept.rights.now().reservation.held.is_none() || self.rng.below(often) != 0 {
+        if is_calm && self.targets[0].kept.rights.now().reservation.held.is_none()
+            || self.rng.below(often) != 0
+        {
             return;
         }
         let host = self.rng.below(self.hosts.len() as u64) as usize;

@@ -53,10 +53,12 @@ impl Shape {
             _ => ResetMode::Late(late),
         };
         let states = [AnaState::OPTIMIZED, AnaState::OPTIMIZED, AnaState::NON_OPTIMIZED];
-        let ana = [(); 2].map(|()| if targets == 2 { states[rng.below(3) as usize] } else { AnaState::OPTIMIZED });
-        let stragglers = if rng.percent(70) { 1 + rng.below(6) } else { 0 };
+        let ana =
+            [(); 2].map(|()| if targets == 2 { states[rng.below(3) as usize] } else { AnaState::OPTIMIZED });
+        let stragglers = if rng.percent(70) { 2 + rng.below(10) } else { 0 };
         let fast_io_fail = rng.percent(25).then(|| Duration::from_millis(200 + rng.below(2000)));
-        let policy = [PathPolicy::RoundRobin, PathPolicy::QueueDepth, PathPolicy::Latency][rng.below(3) as usize];
+        let policy =
+            [PathPolicy::RoundRobin, PathPolicy::QueueDepth, PathPolicy::Latency][rng.below(3) as usize];
         let routes = (first..first + count).map(|number| number % targets).collect();
         Some(Self { routes, targets, resets, ana, stragglers, fast_io_fail, policy })
     }
@@ -135,7 +137,10 @@ impl<N: Network> World<N> {
             flushed_by_protection: Vec::new(),
             routes: 0,
             now,
-            troubles: Troubles::new(&mut rng, &Seed { calm, contested, own_disk_only: raw, shape: shape.as_ref() }),
+            troubles: Troubles::new(
+                &mut rng,
+                &Seed { calm, contested, own_disk_only: raw, shape: shape.as_ref() },
+            ),
             shape,
             power_cuts: 0,
             half_open: 0,

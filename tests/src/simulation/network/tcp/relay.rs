@@ -100,7 +100,11 @@ impl Relay {
 
     /// The process that was the host of a route is gone.
     pub(super) fn forget_host(&mut self, route: usize) {
-        self.links.iter_mut().flatten().filter(|link| link.route == route).for_each(|link| link.host_is_gone = true);
+        self.links
+            .iter_mut()
+            .flatten()
+            .filter(|link| link.route == route)
+            .for_each(|link| link.host_is_gone = true);
     }
 
     /// The links of a route that nothing befell.
