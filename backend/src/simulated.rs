@@ -1,5 +1,5 @@
-//! A disk with a volatile cache, a virtual clock, power cuts, flushes that fail and times in which it hangs, for
-//! simulation.
+//! A disk with a volatile cache, a virtual clock, power cuts, flushes that fail, operations that straggle and times in
+//! which it hangs, for simulation.
 //!
 //! The fault model. A write completes when it is in the cache. FUA makes it durable, and so does a flush that was
 //! submitted after it had completed; a flush makes nothing durable that it does not promise, so that a test sees
@@ -57,6 +57,8 @@ pub struct SimulatedDisk {
     fails_next_flush: bool,
     cache_lost: bool,
     hangs: bool,
+    /// Of how many operations in a hundred each takes up to how long.
+    straggling: Option<(u64, Duration)>,
     /// Reading it fails.
     unreadable: Option<u64>,
     /// What it was given since that was asked last, if anybody asks.
@@ -101,6 +103,7 @@ impl SimulatedDisk {
             fails_next_flush: false,
             cache_lost: false,
             hangs: false,
+            straggling: None,
             unreadable: None,
             given: None,
             sharing_unit: None,
@@ -134,6 +137,21 @@ impl SimulatedDisk {
     /// While a disk hangs, none of its operations completes.
     pub fn set_hanging(&mut self, hangs: bool) {
         self.hangs = hangs;
+    }
+
+    /// From now on a few operations in a hundred take up to so long each, and the others their usual time.
+    pub fn set_straggling(&mut self, percent: u64, longest: Duration) {
+        self.straggling = Some((percent, longest)).filter(|_| percent > 0);
+    }
+
+    /// How long an operation takes.
+    fn latency(&self, rng: &mut Rng) -> Duration {
+        let SimulatedOptions { latency_min, latency_max, .. } = self.options;
+        let most = match self.straggling {
+            Some((percent, longest)) if rng.below(100) < percent => longest,
+            _ => latency_max,
+        };
+        latency_min + Duration::from_nanos(rng.below(most.saturating_sub(latency_min).as_nanos() as u64 + 1))
     }
 
     /// Fails every operation that reads this block; `None`: all can be read.
@@ -459,10 +477,7 @@ impl Backend for SimulatedDevices {
         let refused = self.check(device, &op).err();
         let disk = self.disks.get(device.0 as usize);
         let covers = disk.map_or(0, |disk| disk.borrow().version);
-        let latency = disk.map(|disk| disk.borrow().options).map_or(Duration::ZERO, |options| {
-            let spread = options.latency_max.saturating_sub(options.latency_min).as_nanos() as u64;
-            options.latency_min + Duration::from_nanos(self.rng.below(spread + 1))
-        });
+        let latency = disk.map_or(Duration::ZERO, |disk| disk.borrow().latency(&mut self.rng));
         if refused.is_none()
             && let Some(disk) = disk
         {

@@ -79,6 +79,8 @@ fn run_all(transport: Transport, test: &str) -> Outcome {
         sum.power_cuts += outcome.power_cuts;
         sum.half_open += outcome.half_open;
         sum.losses += outcome.losses;
+        sum.route_losses += outcome.route_losses;
+        sum.taken_over += outcome.taken_over;
         sum.read_across += outcome.read_across;
         sum.cut += outcome.cut;
         sum.flipped += outcome.flipped;
@@ -89,13 +91,15 @@ fn run_all(transport: Transport, test: &str) -> Outcome {
         outcome.coverage.iter().for_each(|(&met, times)| *sum.coverage.entry(met).or_default() += times);
     }
     println!(
-        "{transport:?}: {} operations, {} power cuts, {} half-open connections, {} lost associations, {} blocks read \
+        "{transport:?}: {} operations, {} power cuts, {} half-open connections, {} lost associations, {} lost beside others of a path, {} initiators killed, {} blocks read \
          over another path, {} connections cut, {} bits flipped, {} operations refused, {} copies, {} blocks \
          replaced by Compare and Write, which found another content {} times",
         sum.operations,
         sum.power_cuts,
         sum.half_open,
         sum.losses,
+        sum.route_losses,
+        sum.taken_over,
         sum.read_across,
         sum.cut,
         sum.flipped,

@@ -49,6 +49,9 @@ pub(super) struct Fence {
     controllers: Vec<(SocketAddr, u16, u8, u64)>,
     /// For how long after the end of the server, in milliseconds.
     quiesce_ms: u64,
+    /// Reads wait as well: what became of an operation may have been asked for.
+    #[serde(default)]
+    reads: bool,
 }
 
 impl Fence {
@@ -60,7 +63,8 @@ impl Fence {
             Some((address, it.cntlid.0, it.uniquifier, it.random))
         });
         let controllers = named.collect::<Option<_>>().unwrap_or_default();
-        Self { controllers, quiesce_ms: quiesce.as_millis().try_into().unwrap_or(u64::MAX) }
+        let reads = impacted.iter().any(|it| it.reads);
+        Self { controllers, quiesce_ms: quiesce.as_millis().try_into().unwrap_or(u64::MAX), reads }
     }
 
     /// All that is under way anywhere; `None` is nothing.
@@ -77,13 +81,14 @@ impl Fence {
                 all.controllers.clear();
             }
             all.quiesce_ms = all.quiesce_ms.max(part.quiesce_ms);
+            all.reads |= part.reads;
             all
         }))
     }
 
     /// Anything, for so long.
     fn anywhere(quiesce: Duration) -> Self {
-        Self::new(&[Impacted { controller: None, until: quiesce }])
+        Self::new(&[Impacted { controller: None, until: quiesce, reads: true }])
     }
 
     pub(super) fn quiesce(&self) -> Duration {
@@ -92,13 +97,14 @@ impl Fence {
 
     /// For a connection whose clock starts now, after the server's end.
     pub(super) fn impacted(&self) -> Vec<Impacted> {
-        let until = self.quiesce();
+        let (until, reads) = (self.quiesce(), self.reads);
         if self.controllers.is_empty() {
-            return vec![Impacted { controller: None, until }];
+            return vec![Impacted { controller: None, until, reads }];
         }
         let of = |&(address, cntlid, uniquifier, random): &(SocketAddr, u16, u8, u64)| Impacted {
             controller: Some((address, ControllerInstance { cntlid: Cntlid(cntlid), uniquifier, random })),
             until,
+            reads,
         };
         self.controllers.iter().map(of).collect()
     }
@@ -155,7 +161,7 @@ mod tests {
         let of = |number: u16, seconds| {
             let instance = ControllerInstance { cntlid: Cntlid(number), uniquifier: 1, random: 2 };
             let controller = Some(("192.0.2.1:4420".parse().unwrap(), instance));
-            Impacted { controller, until: Duration::from_secs(seconds) }
+            Impacted { controller, until: Duration::from_secs(seconds), reads: false }
         };
         let read = || FenceFile::open(&path).unwrap().read(Duration::MAX).map(|fence| fence.impacted());
         let (first, second) = (file.part(), file.part());
@@ -164,9 +170,9 @@ mod tests {
         // The first may have resets of another's controllers under way, too.
         second.write(Some(Fence::new(&[of(2, 12), of(1, 10)]))).unwrap();
         assert_eq!(read(), Some(vec![of(1, 12), of(2, 12)]));
-        let unknown = Impacted { controller: None, until: Duration::from_secs(7) };
+        let unknown = Impacted { controller: None, until: Duration::from_secs(7), reads: true };
         first.write(Some(Fence::new(&[unknown]))).unwrap();
-        assert_eq!(read(), Some(vec![Impacted { controller: None, until: Duration::from_secs(12) }]));
+        assert_eq!(read(), Some(vec![Impacted { until: Duration::from_secs(12), ..unknown }]));
         first.write(None).unwrap();
         assert_eq!(read(), Some(vec![of(2, 12), of(1, 12)]), "it has nothing under way any more");
         second.write(None).unwrap();
@@ -186,7 +192,7 @@ mod tests {
             (address, ControllerInstance { cntlid: Cntlid(number), uniquifier: 255, random: u64::MAX })
         };
         let of = |count: u16| -> Vec<_> {
-            let each = |number| Impacted { controller: Some(controller(number)), until };
+            let each = |number| Impacted { controller: Some(controller(number)), until, reads: false };
             (65000..65000 + count).map(each).collect()
         };
         for count in [1, 2, 40] {
@@ -196,7 +202,7 @@ mod tests {
         }
         part.write(Some(Fence::new(&of(64)))).unwrap();
         assert_eq!(file.read(worst), Some(Fence::anywhere(until)), "there is no room for so many names");
-        let unknown = Impacted { controller: None, until: 2 * until };
+        let unknown = Impacted { controller: None, until: 2 * until, reads: true };
         let fence = Fence::new(&[of(1), vec![unknown]].concat());
         assert_eq!(fence.impacted(), [unknown], "one of them may be any");
         part.write(None).unwrap();

@@ -59,7 +59,7 @@ impl Site {
                 break;
             }
         }
-        driver.transport_mut().provider_mut().set_options(faults);
+        driver.transport_mut(0).provider_mut().set_options(faults);
         let shared_driver = SharedDriver::new(operations, Duration::ZERO).unwrap();
         let snapshot = SharedSnapshot::default();
         let (state, its_state) = state::channel();

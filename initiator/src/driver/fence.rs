@@ -29,6 +29,8 @@ pub struct Impacted {
     pub controller: Option<(SocketAddr, ControllerInstance)>,
     /// When it needs no reset any more.
     pub until: Duration,
+    /// Somebody may have been told that nobody knows what became of a command: reads wait, too, where the blocks are not known.
+    pub reads: bool,
 }
 
 impl Impacted {
@@ -48,7 +50,8 @@ struct Fence {
 }
 
 impl Fence {
-    fn new(impacted: Impacted, held: Held) -> Self {
+    fn new(impacted: Impacted, ranges: Vec<(Nsid, BlockRange)>, everything: bool) -> Self {
+        let held = Held { ranges, everything, reads: impacted.reads };
         Self { impacted, held, resetting: None, tried: PathSet::default() }
     }
 }
@@ -72,7 +75,9 @@ impl Fences {
     /// Whether a change of these blocks, or a read, has to wait.
     pub(super) fn holds(&self, nsid: Nsid, range: BlockRange, changes: bool) -> bool {
         let mut held = self.own.iter().map(|fence| &fence.held).chain(self.others());
-        held.any(|held| held.holds(nsid, range, changes))
+        // Of whatever driver the operations were that have failed.
+        let waits = changes || self.share.as_ref().is_some_and(|share| share.failed);
+        held.any(|held| held.holds(nsid, range, waits))
     }
 
     /// Tells the others what is fenced from now on: before anybody can hear of an end without a result.
@@ -98,9 +103,16 @@ impl Fences {
     /// What another process had sent to these controllers is not known here.
     pub(super) fn resume(&mut self, now: Duration, impacted: &[Impacted]) {
         let lasting = impacted.iter().filter(|impacted| impacted.until > now);
-        let held = Held { ranges: Vec::new(), everything: true, reads: false };
-        self.own.extend(lasting.map(|&impacted| Fence::new(impacted, held.clone())));
+        self.own.extend(lasting.map(|&impacted| Fence::new(impacted, Vec::new(), true)));
         self.publish();
+    }
+
+    /// Operations have failed that waited. What another process had sent of them is not over.
+    pub(super) fn on_operations_failed(&mut self) {
+        self.own.iter_mut().for_each(|fence| fence.held.reads |= fence.held.everything);
+        if let Some(share) = &mut self.share {
+            share.on_operations_failed();
+        }
     }
 
     /// A path has another association than before, or none: what it could not do it may be able to do now.
@@ -118,7 +130,9 @@ impl<T: Transport> Driver<T> {
     #[must_use]
     pub fn impacted(&self, now: Duration, unknown: Duration) -> Vec<Impacted> {
         let paths = self.paths.iter().map(|path| path.impacted(now, unknown));
-        self.fences.own.iter().map(|fence| fence.impacted).chain(paths).collect()
+        // Who comes next does not know which blocks are fenced, and may read one that its user could not tell the contents of.
+        let fenced = self.fences.own.iter().map(|fence| Impacted { reads: true, ..fence.impacted });
+        fenced.chain(paths).collect()
     }
 
     /// A controller that was lost may still carry something out.
@@ -145,8 +159,7 @@ impl<T: Transport> Driver<T> {
         self.fences.on_path_lost(path);
         let ranges = self.operations.changes_in_flight(path);
         if (lost.admin || !ranges.is_empty()) && lost.impacted.until > now {
-            let held = Held { ranges, everything: lost.admin, reads: lost.raw };
-            self.fences.own.push(Fence::new(lost.impacted, held));
+            self.fences.own.push(Fence::new(lost.impacted, ranges, lost.admin));
             self.fences.publish();
         }
     }

@@ -285,6 +285,7 @@ impl<T: Transport> Driver<T> {
             if let Some(blocked) = head.blocked.as_mut().filter(due)
                 && !core::mem::replace(&mut blocked.failed, true)
             {
+                self.fences.on_operations_failed();
                 self.operations.fail_waiting_on(nsid, BlockError::Gone);
             }
         }

@@ -221,15 +221,21 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// The transport of the first path.
+    /// The transport of a path.
+    ///
+    /// # Panics
+    /// When there is no such path.
     #[must_use]
-    pub fn transport(&self) -> &T {
-        &self.paths[0].transport
+    pub fn transport(&self, path: usize) -> &T {
+        &self.paths[path].transport
     }
 
-    /// The transport of the first path.
-    pub fn transport_mut(&mut self) -> &mut T {
-        &mut self.paths[0].transport
+    /// The transport of a path.
+    ///
+    /// # Panics
+    /// When there is no such path.
+    pub fn transport_mut(&mut self, path: usize) -> &mut T {
+        &mut self.paths[path].transport
     }
 
     /// Has [`Driver::fd`] become readable at what comes next; `false` when there is something to poll already.

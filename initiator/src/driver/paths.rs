@@ -167,6 +167,7 @@ impl<T: Transport> Driver<T> {
             }
             Note::FailIo => {
                 if !self.may_queue() {
+                    self.fences.on_operations_failed();
                     self.operations.fail_waiting(BlockError::Gone);
                 }
             }
@@ -226,6 +227,7 @@ impl<T: Transport> Driver<T> {
             if core::mem::replace(&mut self.gave_up, true) {
                 return;
             }
+            self.fences.on_operations_failed();
             self.operations.fail_waiting(BlockError::Gone);
             self.fail_admin();
             self.events.push_back(DriverEvent::GaveUp);

@@ -18,7 +18,7 @@ pub(super) struct Held {
     pub(super) ranges: Vec<(Nsid, BlockRange)>,
     /// Nobody knows what was in flight: a command of the user's, or those of another process.
     pub(super) everything: bool,
-    /// A raw command of the user's was among it: reads wait, too.
+    /// Somebody may have been told that nobody knows what became of a command: reads wait, too.
     pub(super) reads: bool,
 }
 
@@ -41,8 +41,21 @@ pub struct SharedFences(Arc<Board>);
 struct Board {
     /// Grows with each change.
     version: AtomicU64,
+    published: Mutex<Published>,
+}
+
+#[derive(Debug, Default)]
+struct Published {
     /// What each driver's fences hold up.
-    drivers: Mutex<Vec<Vec<Held>>>,
+    drivers: Vec<Vec<Held>>,
+    /// Operations of one of them have failed while it was not known what is fenced: reads wait for all such fences.
+    failed: bool,
+}
+
+impl Published {
+    fn is_anything_fenced(&self) -> bool {
+        self.drivers.iter().flatten().any(|held| held.everything)
+    }
 }
 
 /// A driver's place among those that share their fences.
@@ -54,6 +67,8 @@ pub(super) struct Share {
     seen: u64,
     /// What the fences of the other drivers hold up.
     pub(super) others: Vec<Held>,
+    /// Reads wait for whatever is fenced without its blocks being known.
+    pub(super) failed: bool,
     /// When to look at them again.
     pub(super) next_look: Option<Duration>,
 }
@@ -61,17 +76,26 @@ pub(super) struct Share {
 impl Share {
     pub(super) fn join(with: &SharedFences) -> Self {
         let board = Arc::clone(&with.0);
-        let mut drivers = board.drivers.lock().unwrap_or_else(PoisonError::into_inner);
-        drivers.push(Vec::new());
-        let own = drivers.len() - 1;
-        drop(drivers);
+        let mut published = board.published.lock().unwrap_or_else(PoisonError::into_inner);
+        published.drivers.push(Vec::new());
+        let own = published.drivers.len() - 1;
+        drop(published);
         // Whatever the board holds already is seen at the first look.
-        Self { board, own, seen: u64::MAX, others: Vec::new(), next_look: None }
+        Self { board, own, seen: u64::MAX, others: Vec::new(), failed: false, next_look: None }
     }
 
     pub(super) fn publish(&self, held: Vec<Held>) {
-        let mut drivers = self.board.drivers.lock().unwrap_or_else(PoisonError::into_inner);
-        drivers[self.own] = held;
+        let mut published = self.board.published.lock().unwrap_or_else(PoisonError::into_inner);
+        published.drivers[self.own] = held;
+        published.failed &= published.is_anything_fenced();
+        self.board.version.fetch_add(1, Ordering::Release);
+    }
+
+    /// Operations of this driver that waited have failed: whoever was told reads to learn what became of them, on any driver.
+    pub(super) fn on_operations_failed(&mut self) {
+        let mut published = self.board.published.lock().unwrap_or_else(PoisonError::into_inner);
+        published.failed = published.is_anything_fenced();
+        self.failed = published.failed;
         self.board.version.fetch_add(1, Ordering::Release);
     }
 
@@ -79,9 +103,10 @@ impl Share {
     pub(super) fn look(&mut self, now: Duration) -> bool {
         let has_changed = self.board.version.load(Ordering::Acquire) != self.seen;
         if has_changed {
-            let drivers = self.board.drivers.lock().unwrap_or_else(PoisonError::into_inner);
+            let published = self.board.published.lock().unwrap_or_else(PoisonError::into_inner);
             self.seen = self.board.version.load(Ordering::Acquire);
-            let others = drivers.iter().enumerate().filter(|(driver, _)| *driver != self.own);
+            self.failed = published.failed;
+            let others = published.drivers.iter().enumerate().filter(|(driver, _)| *driver != self.own);
             self.others = others.flat_map(|(_, held)| held.iter().cloned()).collect();
         }
         self.next_look = (!self.others.is_empty()).then(|| now.saturating_add(LOOK_INTERVAL));

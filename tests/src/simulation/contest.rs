@@ -231,7 +231,10 @@ impl Contest {
         let register = &mut self.registers[contender.block as usize];
         if let Err(error) = result {
             let reach = Reach { end: self.base + contender.block + 1, writes: false };
-            rights.check_refusal(host.paths[contender.path].id, &[reach], contender.since, error, &what);
+            let path = &host.paths[contender.path];
+            if !path.may_fail(now, contender.since) {
+                rights.check_refusal(path.id, &[reach], contender.since, error, &what);
+            }
             contender.doing = match then {
                 Then::Settle(value) => Doing::Settles(value),
                 _ => Doing::Nothing,

@@ -1,5 +1,7 @@
 //! A simulated host: random operations on its blocks, over one path or two, and the verification of their contents.
 //!
+//! Where a path has several routes, whose losses take seconds, a host takes its time and uses few blocks again and again.
+//!
 //! Its blocks lie in two namespaces. The paths of a host share them, and nobody else uses these. At most one operation of a block is in flight,
 //! on whichever path, so whatever one path was told is what the other has to find: a completed write, the flush that
 //! covers it, and the contents that a power cut left. The second path is another association of the same host, or of
@@ -22,6 +24,8 @@ use nvmf_memory::Memory;
 
 /// Bytes in a block.
 pub(super) const BLOCK: usize = 512;
+/// Blocks in each namespace that a host with several routes uses.
+const HOT: usize = 8;
 /// Most operations in flight.
 pub(super) const SLOTS: usize = 8;
 /// Bytes of a slot's memory: one block more than the largest operation.
@@ -92,6 +96,7 @@ impl<N: Network> Host<N> {
     pub(super) fn new(number: u64, mut paths: Vec<Path<N>>, mut rng: Rng) -> Self {
         let memory = Memory::alloc((SLOTS + paths.len()) * SLOT_LEN).expect("memory");
         paths.iter_mut().for_each(|path| path.register(&memory));
+        let has_several_routes = paths.iter().any(Path::has_several);
         Self {
             number,
             paths,
@@ -107,7 +112,7 @@ impl<N: Network> Host<N> {
             now: Duration::ZERO,
             refused: 0,
             next_content: 0,
-            left: 24 + rng.below(36) as u32,
+            left: (24 + rng.below(36) as u32) * if has_several_routes { 2 } else { 1 },
             ended: 0,
             copied: 0,
             read_across: 0,
@@ -181,15 +186,23 @@ impl<N: Network> Host<N> {
 
     fn start_one(&mut self) -> bool {
         let Some(slot) = self.free_slot() else { return false };
-        let area = AREAS[usize::from(self.rng.percent(25))].blocks();
-        let len = 1 + self.rng.below(SPAN as u64) as usize;
+        let mut area = AREAS[usize::from(self.rng.percent(25))].blocks();
+        let mut span = SPAN;
+        if self.has_several_routes() && self.rng.percent(90) {
+            (area.end, span) = (area.start + HOT, 4);
+            self.pause = self.now + self.respite();
+        }
+        let len = 1 + self.rng.below(span as u64) as usize;
         let start = area.start + self.rng.below((area.len() - len + 1) as u64) as usize;
         let blocks = start..start + len;
         let free = !self.busy[blocks.clone()].contains(&true);
         let fua = self.rng.percent(20);
         let path = self.rng.below(self.paths.len() as u64) as usize;
         let purpose = match self.rng.below(100) {
-            0..6 => Purpose::Flush(self.oracle.flush_begins(area.clone())),
+            0..6 => {
+                area = Area::of(area.start).blocks();
+                Purpose::Flush(self.oracle.flush_begins(area.clone()))
+            }
             _ if !free => return false,
             6..36 => Purpose::Read,
             36..46 => Purpose::Compare(Vec::new()),
@@ -204,6 +217,20 @@ impl<N: Network> Host<N> {
         let blocks = if matches!(purpose, Purpose::Flush(_)) { area } else { blocks };
         self.submit(slot, path, purpose, blocks);
         true
+    }
+
+    pub(super) fn has_several_routes(&self) -> bool {
+        self.paths.iter().any(Path::has_several)
+    }
+
+    /// How long it waits before it begins something more: while a route is lost, often so long that much is left for when writes go on.
+    fn respite(&mut self) -> Duration {
+        let is_troubled = self.paths.iter().any(Path::is_troubled);
+        let magnitude = match is_troubled && self.rng.percent(60) {
+            true => 15 + self.rng.below(6),
+            false => self.rng.below(14),
+        };
+        Duration::from_micros(self.rng.below(1 << magnitude))
     }
 
     /// Takes note of an operation that begins.
@@ -312,7 +339,9 @@ impl<N: Network> Host<N> {
             Purpose::Flush(_) => self.reaches(&(blocks.start..blocks.start), writes),
             _ => self.reaches(blocks, writes),
         };
-        rights.check_refusal(self.paths[path].id, &reaches, since, error, what);
+        if !self.paths[path].may_fail(self.now, since) {
+            rights.check_refusal(self.paths[path].id, &reaches, since, error, what);
+        }
         match purpose {
             Purpose::Settle(_) => return self.settle_later(slot, running),
             Purpose::Write { .. } => blocks.clone().for_each(|block| self.oracle.fail(block)),
@@ -328,7 +357,7 @@ impl<N: Network> Host<N> {
     pub(super) fn pause_refused(&mut self) {
         self.refused += 1;
         self.left += 1;
-        self.pause = self.now + Duration::from_micros(self.rng.below(3000));
+        self.pause = self.pause.max(self.now + Duration::from_micros(self.rng.below(3000)));
     }
 
     fn on_completion(&mut self, completion: &Completion, rights: &Rights) {
@@ -343,7 +372,8 @@ impl<N: Network> Host<N> {
         }
         let what = format!("host {}, path {path}, {purpose:?} of {blocks:?}", self.number);
         if let Err(error) = completion.result
-            && rights::is_refusal(error)
+            && (rights::is_refusal(error) || self.paths[path].may_fail(self.now, running.since))
+            && error != BlockError::CompareFailed
         {
             return self.on_refused(slot, running, error, rights, &what);
         }

@@ -4,8 +4,8 @@
 //! | module | contents |
 //! |---|---|
 //! | `mod` | [`run`]: runs a seed from the first connection to the last check |
-//! | `world` | the target, the hosts, and their clock |
-//! | `target` | the workers, their disk, and another disk |
+//! | `world` | the targets, the hosts, and their clock; how many routes lead where |
+//! | `target` | the workers of a target, their disk, and another disk |
 //! | `plane` | the target's control plane: reservation commands, write protection |
 //! | `operator` | takes the namespace away from hosts, and gives it back |
 //! | `files` | the state directory |
@@ -14,10 +14,10 @@
 //! | `contents` | what they hold |
 //! | `copy` | a host's Copy commands |
 //! | `contest` | blocks that hosts contend for by Compare and Write |
-//! | `network` | what connects hosts and target, over each transport, and its faults |
-//! | `path` | an association of a host, with its driver |
-//! | `resets` | Cross-Controller Resets, as the daemon carries them out |
-//! | `troubles` | power cuts, troubles of the disk, half-open connections, what hosts send for their rights |
+//! | `network` | what connects hosts and targets, over each transport, and its faults |
+//! | `path` | a driver of a host, with an association or several |
+//! | `resets` | Cross-Controller Resets, as the daemon carries them out, or as a target without them would |
+//! | `troubles` | power cuts, troubles of the disk, half-open connections, killed initiators, what hosts send for their rights |
 //! | `oracle` | the contents that each block may have |
 //! | `register` | the same, of a contested block |
 //! | `rights` | who may read and write which blocks |
@@ -75,6 +75,10 @@ pub struct Outcome {
     pub half_open: u32,
     /// Associations lost, for any cause.
     pub losses: u64,
+    /// Losses of one route of a path, while there were others.
+    pub route_losses: u64,
+    /// Initiators that were killed, and whose disk another one took over.
+    pub taken_over: u32,
     /// Blocks that were read over another path than the one over which they were written.
     pub read_across: u64,
     /// Operations that were refused, for a reservation or because the namespace was taken away.

@@ -153,10 +153,16 @@ impl Taken {
     }
 
     /// Gives back what was taken away.
-    pub(super) fn undo<N: Network>(self, plane: &Plane<N>, kept: &mut Kept, namespace: &NamespaceDefinition) {
+    pub(super) fn undo<N: Network>(
+        self,
+        plane: &Plane<N>,
+        kept: &mut Kept,
+        namespace: &NamespaceDefinition,
+        ana: AnaState,
+    ) {
         let (mut reservation, mut protection) = (None, None);
         match self.change {
-            Change::Inaccessible => set_ana(plane, AnaState::OPTIMIZED),
+            Change::Inaccessible => set_ana(plane, ana),
             Change::Hidden(_) => edit(plane, |all| all[0].access.hosts = HostAccess::Any),
             Change::Removed => {
                 let mut namespace = namespace.clone();

@@ -227,9 +227,10 @@ impl<T: Transport> Path<T> {
             impacted: Impacted {
                 controller: association.controller().instance.map(|instance| (self.config.address, instance)),
                 until: now.saturating_add(association.quiesce_time(now, self.ended_by_controller)),
+                // The user, who is told of its end, looks for what became of it.
+                reads: self.raw_lost,
             },
             admin: self.admin_lost,
-            raw: self.raw_lost,
         });
         if self.shut {
             self.recovery.stop();

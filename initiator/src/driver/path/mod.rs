@@ -64,8 +64,6 @@ pub(super) struct Lost {
     pub(super) impacted: Impacted,
     /// An admin command or a raw command of the user's was in flight.
     pub(super) admin: bool,
-    /// A raw command was: the user, who is told of its end, looks for what became of it.
-    pub(super) raw: bool,
 }
 
 /// One path.
@@ -178,7 +176,7 @@ impl<T: Transport> Path<T> {
         let instance =
             self.association.as_ref().filter(|_| self.is_ready()).and_then(|it| it.controller().instance);
         let controller = instance.map(|instance| (self.config.address, instance));
-        Impacted { controller, until: now.saturating_add(quiesce) }
+        Impacted { controller, until: now.saturating_add(quiesce), reads: false }
     }
 
     /// Whether one of the other paths is ready from now on.

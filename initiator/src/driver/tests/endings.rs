@@ -34,7 +34,7 @@ fn key_is_dead_before_the_operation_ends() {
         rig.target.release();
         rig.run();
         assert_eq!(rig.result(1), Some(Ok(())));
-        assert!(!rig.driver.transport().holds_keys());
+        assert!(!rig.driver.transport(0).holds_keys());
         rig.memory.fill(0, BLOCK, 0);
         assert_ne!(rig.target.write_late(&capsule), WcStatus::Success);
         let mut bytes = [0xff; BLOCK];
@@ -46,10 +46,10 @@ fn key_is_dead_before_the_operation_ends() {
 #[test]
 fn key_of_a_command_that_could_not_be_sent_is_ended() {
     let mut rig = Rig::ready();
-    let keys = |rig: &mut Rig| rig.driver.transport_mut().provider_mut().inner().remote_keys();
+    let keys = |rig: &mut Rig| rig.driver.transport_mut(0).provider_mut().inner().remote_keys();
     let refuse = |rig: &mut Rig, refuse_post| {
         let options = FaultOptions { refuse_post, ..FaultOptions::default() };
-        rig.driver.transport_mut().provider_mut().set_options(options);
+        rig.driver.transport_mut(0).provider_mut().set_options(options);
     };
     refuse(&mut rig, 1_000_000);
     rig.submit(1, read(0, 1));
@@ -70,9 +70,9 @@ fn memory_is_released_after_the_send_though_the_response_is_there() {
     rig.target.hold = true;
     rig.submit(1, rig.write(0, 1, 0xaa));
     rig.driver.flush(rig.now);
-    assert_eq!(rig.driver.transport_mut().complete(Qid(1), 0, None), Ok(false));
+    assert_eq!(rig.driver.transport_mut(0).complete(Qid(1), 0, None), Ok(false));
     rig.target.turn(rig.now);
-    let transport = rig.driver.transport_mut();
+    let transport = rig.driver.transport_mut(0);
     transport.poll();
     let released = core::iter::from_fn(|| transport.next_arrival())
         .any(|arrival| matches!(arrival, Arrival::Released(Qid(1), 0)));
@@ -176,14 +176,14 @@ fn reads_do_not_wait_behind_writes_where_they_have_queues_of_their_own() {
 #[test]
 fn completion_of_a_replaced_queue_pair_changes_nothing() {
     let mut rig = Rig::ready();
-    let old = rig.driver.transport().queue_pair(Qid(1)).unwrap();
+    let old = rig.driver.transport(0).queue_pair(Qid(1)).unwrap();
     rig.target.disconnect();
     rig.pass(10 * SECOND);
     rig.events.clear();
     rig.target.hold = true;
     rig.submit(1, read(0, 1));
     rig.run();
-    assert_ne!(rig.driver.transport().queue_pair(Qid(1)).unwrap(), old);
+    assert_ne!(rig.driver.transport(0).queue_pair(Qid(1)).unwrap(), old);
     let late = Completion {
         id: WorkRequestId(1 << 32 | 1 << 16),
         queue_pair: old,
@@ -192,7 +192,7 @@ fn completion_of_a_replaced_queue_pair_changes_nothing() {
         byte_len: 16,
         invalidated: None,
     };
-    let arrival = rig.driver.transport_mut().on_completion(&late);
+    let arrival = rig.driver.transport_mut(0).on_completion(&late);
     assert!(arrival.is_none(), "{arrival:?}");
     rig.run();
     assert!(rig.events.is_empty() && rig.result(1).is_none(), "{:?}", rig.events);
@@ -209,7 +209,7 @@ fn hanging_close_destroys_the_queue_pairs_first() {
     rig.run();
     // From now on no event of a connection's is seen.
     let hold = FaultOptions { hold_event: 1_000_000, hold_polls_max: u32::MAX, ..FaultOptions::default() };
-    rig.driver.transport_mut().provider_mut().set_options(hold);
+    rig.driver.transport_mut(0).provider_mut().set_options(hold);
     rig.pass(31 * SECOND);
     assert!(matches!(lost(&rig), Some(AssociationError::CommandTimedOut { qid: Qid(1) })));
     rig.pass(80 * SECOND);
@@ -228,7 +228,7 @@ fn operation_in_flight_outlasts_a_fast_failure_until_the_queue_pairs_are_gone() 
     rig.run();
     // From now on no event of a connection's is seen.
     let hold = FaultOptions { hold_event: 1_000_000, hold_polls_max: u32::MAX, ..FaultOptions::default() };
-    rig.driver.transport_mut().provider_mut().set_options(hold);
+    rig.driver.transport_mut(0).provider_mut().set_options(hold);
     rig.pass(31 * SECOND);
     rig.submit(2, read(1, 1));
     rig.pass(10 * SECOND);
@@ -306,7 +306,7 @@ fn refused_command_of_a_namespace_that_is_gone_says_so() {
 fn provider_without_keys_ends_the_association_with_the_reason() {
     let mut rig = Rig::ready();
     let no_keys = FaultOptions { refuse_register: 1_000_000, ..FaultOptions::default() };
-    rig.driver.transport_mut().provider_mut().set_options(no_keys);
+    rig.driver.transport_mut(0).provider_mut().set_options(no_keys);
     rig.submit(1, read(0, 1));
     rig.pass(SECOND / 2);
     assert!(rig.events.is_empty(), "it may be a moment's shortage");
@@ -324,7 +324,7 @@ fn provider_is_made_anew_after_its_device_was_lost() {
     rig.driver.set_factory(Box::new(move || Ok(Rdma::new(super::rig::provider(&fabric)))));
     // The device is gone: queues cannot be made any more.
     let gone = FaultOptions { refuse_register: 1_000_000, ..FaultOptions::default() };
-    rig.driver.transport_mut().provider_mut().set_options(gone);
+    rig.driver.transport_mut(0).provider_mut().set_options(gone);
     rig.target.disconnect();
     rig.submit(1, rig.write(0, 8, 0xaa));
     rig.pass(20 * SECOND);

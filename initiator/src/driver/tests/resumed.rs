@@ -8,6 +8,7 @@ use crate::ConnectionState;
 use core::time::Duration;
 use nvme_proto::Status;
 use nvmf_block::{BlockError, BlockOp, BlockRange, Buffer};
+use nvmf_host::RecoveryPolicy;
 
 /// A process that is killed with a write in flight, of which its controller does not hear, and another one that takes over and
 /// is handed a newer write of the same block. `before`: what happens in between.
@@ -74,6 +75,51 @@ fn write_of_the_process_before_is_over_before_anything_is_changed() {
         assert_eq!(rig.target.disks[&1].bytes[4 * BLOCK], 0xbb);
         assert!(rig.events.iter().any(|event| matches!(event, DriverEvent::Ready { after: Some(_) })));
     }
+}
+
+#[test]
+fn write_that_failed_at_the_process_before_is_over_before_its_block_is_read() {
+    let recovery = RecoveryPolicy { fast_io_fail_timeout: Some(Duration::ZERO), ..config().recovery };
+    let mut rig = Rig::ready_with(DriverConfig { recovery, ..config() }, |target| target.late = true);
+    rig.target.hold = true;
+    rig.submit(1, rig.write(4, 1, 0xaa));
+    rig.run();
+    rig.target.disconnect_io();
+    rig.target.hold = false;
+    let knows = rig.now + 6 * SECOND;
+    let is_ready = |rig: &Rig| rig.driver.state() == ConnectionState::Live;
+    while rig.result(1).is_none() || !is_ready(&rig) {
+        rig.pass(SECOND / 100);
+    }
+    assert_eq!(rig.result(1), Some(Err(BlockError::Gone)));
+    // Who was told that asks the next process what the block holds, and what it says is so for good.
+    rig.take_over(config());
+    rig.submit(2, read_aside());
+    ended_after(&mut rig, 2);
+    assert!(rig.now + SECOND / 5 >= knows, "{:?}", rig.now);
+}
+
+#[test]
+fn write_that_failed_after_a_take_over_is_over_before_its_block_is_read() {
+    let recovery = RecoveryPolicy { fast_io_fail_timeout: Some(SECOND / 10), ..config().recovery };
+    let mut rig = Rig::ready_with(DriverConfig { recovery, ..config() }, |target| target.late = true);
+    rig.target.hold = true;
+    rig.submit(1, rig.write(4, 1, 0xaa));
+    rig.run();
+    (rig.target.hold, rig.target.closed) = (false, true);
+    let knows = rig.now + 6 * SECOND;
+    rig.take_over(DriverConfig { recovery, ..config() });
+    // The same write again, as the kernel does it.
+    rig.submit(2, rig.write(4, 1, 0xaa));
+    rig.pass(SECOND / 2);
+    assert_eq!(rig.result(2), Some(Err(BlockError::Gone)));
+    rig.target.closed = false;
+    while rig.driver.state() != ConnectionState::Live {
+        rig.pass(SECOND / 100);
+    }
+    rig.submit(3, read_aside());
+    ended_after(&mut rig, 3);
+    assert!(rig.now + SECOND / 5 >= knows, "{:?}", rig.now);
 }
 
 #[test]

@@ -76,3 +76,29 @@ fn what_another_process_had_under_way_holds_every_driver_back() {
     second.pass(SECOND / 50);
     assert_eq!(second.result(1), Some(Ok(())));
 }
+
+#[test]
+fn read_waits_on_every_driver_after_operations_of_one_have_failed() {
+    let (mut first, mut second) = two();
+    first.take_over(config());
+    let shared = SharedFences::default();
+    for rig in [&mut first, &mut second] {
+        rig.driver.share_fences(&shared);
+    }
+    // The first knows of the process before; it is the second whose users are told that nobody knows what became of a write.
+    second.target.closed = true;
+    second.target.disconnect();
+    second.submit(1, second.write(100, 1, 0xbb));
+    while second.result(1).is_none() {
+        second.pass(SECOND / 100);
+    }
+    assert_eq!(second.result(1), Some(Err(BlockError::Gone)));
+    first.submit(2, read(100, 1));
+    first.run();
+    assert!(first.driver.is_fenced() && first.result(2).is_none(), "it may still change");
+    while first.driver.is_fenced() {
+        first.pass(SECOND / 10);
+        assert!(first.now < 60 * SECOND, "it waits for ever");
+    }
+    assert_eq!(first.result(2), Some(Ok(())));
+}

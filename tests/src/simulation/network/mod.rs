@@ -39,47 +39,51 @@ impl Side {
     }
 }
 
-/// A network between the hosts and the target. Paths are numbered in the order in which they were added.
+/// A network between the hosts and their targets. A route leads from a host to a target, for one association at a time; routes are
+/// numbered in the order in which they were added, and so are targets.
 pub(super) trait Network: Sized {
-    /// The transport of a host's path.
+    /// The transport of a host's end of a route.
     type Host: HostTransport;
     /// The transport of one of the target's workers.
     type Target: TargetTransport;
-    /// A connection of a path, for one queue.
+    /// A connection of a route, for one queue.
     type Connection: Copy + Debug;
 
     /// One of a seed.
     fn new(rng: &mut Rng) -> Self;
 
-    /// Chooses the faults of the target's side: none in calm seeds.
+    /// Chooses the faults of the targets' side: none in calm seeds.
     fn prepare_target(&mut self, rng: &mut Rng, calm: bool);
 
-    /// Changes what the target has as its settings, and how it is announced.
+    /// Changes what a target has as its settings, and how it is announced.
     fn set_up(&self, settings: &mut Settings, port: &mut Port);
 
     /// A worker's transport, without faults at first.
     fn target(&mut self, seed: u64, settings: &Settings, devices: &mut SimulatedDevices) -> Self::Target;
 
-    /// The address for the target to listen on.
-    fn listen_address(&self) -> SocketAddr;
+    /// The address for a target to listen on.
+    fn listen_address(&self, target: usize) -> SocketAddr;
 
-    /// The target listens here from now on.
-    fn on_listening(&mut self, bound: SocketAddr);
+    /// A target listens here from now on.
+    fn on_listening(&mut self, target: usize, bound: SocketAddr);
 
-    /// Adds a path, of the host machine with this number, without faults at first. In calm seeds it never has any.
-    fn add_path(&mut self, machine: u8, rng: &mut Rng, calm: bool) -> Self::Host;
+    /// Adds a route, of the host machine with this number to a target. In calm seeds it never has faults.
+    fn add_route(&mut self, machine: u8, target: usize, rng: &mut Rng, calm: bool);
 
-    /// How to connect over a path.
-    fn options(&mut self, path: usize, options: Options) -> Options;
+    /// A transport for the host's end of a route, without faults at first. One that was there is gone.
+    fn host(&mut self, route: usize) -> Self::Host;
 
-    /// Injects the faults of the target's side from now on, or none.
+    /// How to connect over a route.
+    fn options(&mut self, route: usize, options: Options) -> Options;
+
+    /// Injects the faults of the targets' side from now on, or none.
     fn set_target_faulty(&mut self, transport: &mut Self::Target, faulty: bool);
 
-    /// Injects the faults of a path from now on, or none.
-    fn set_path_faulty(&mut self, path: usize, transport: &mut Self::Host, faulty: bool);
+    /// Injects the faults of a route from now on, or none.
+    fn set_route_faulty(&mut self, route: usize, transport: &mut Self::Host, faulty: bool);
 
-    /// Lets a path not connect, until [`Network::set_path_faulty`].
-    fn cut(&mut self, path: usize, transport: &mut Self::Host);
+    /// Lets a route not connect, until [`Network::set_route_faulty`].
+    fn cut(&mut self, route: usize, transport: &mut Self::Host);
 
     /// Moves what is under way; whether anything was.
     fn turn(&mut self, now: Duration) -> bool;
@@ -87,8 +91,8 @@ pub(super) trait Network: Sized {
     /// When it moves something next.
     fn next_due(&self) -> Option<Duration>;
 
-    /// The connections of a path.
-    fn connections(&self, path: usize, transport: &Self::Host) -> Vec<Self::Connection>;
+    /// The connections of a route.
+    fn connections(&self, route: usize, transport: &Self::Host) -> Vec<Self::Connection>;
 
     /// Whether something is under way to this side.
     fn has_under_way(&self, connection: Self::Connection, to: Side) -> bool;

@@ -18,8 +18,14 @@ use std::net::SocketAddr;
 pub(in super::super) struct RdmaNetwork {
     fabric: Fabric,
     target_faults: FaultOptions,
-    /// By path.
-    path_faults: Vec<FaultOptions>,
+    routes: Vec<Route>,
+}
+
+struct Route {
+    target: usize,
+    faults: FaultOptions,
+    /// Of the provider at its host's end.
+    seed: u64,
 }
 
 /// Faults of one provider.
@@ -56,7 +62,7 @@ impl Network for RdmaNetwork {
         let spill = rng.percent(50).then_some(64);
         let fabric =
             Fabric::with_options(FabricOptions { latency, seed: rng.next(), spill, descriptor: false });
-        Self { fabric, target_faults: FaultOptions::default(), path_faults: Vec::new() }
+        Self { fabric, target_faults: FaultOptions::default(), routes: Vec::new() }
     }
 
     fn prepare_target(&mut self, rng: &mut Rng, calm: bool) {
@@ -70,21 +76,26 @@ impl Network for RdmaNetwork {
         Rdma::new(provider, devices, settings).expect("a transport")
     }
 
-    fn listen_address(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], 4420))
+    fn listen_address(&self, target: usize) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1 + target as u8], 4420))
     }
 
-    fn on_listening(&mut self, _bound: SocketAddr) {}
+    fn on_listening(&mut self, _target: usize, _bound: SocketAddr) {}
 
-    fn add_path(&mut self, _machine: u8, rng: &mut Rng, calm: bool) -> Self::Host {
-        let options = FaultOptions { seed: rng.next(), ..FaultOptions::default() };
-        let provider = Faulty::new(self.fabric.provider(), options);
-        self.path_faults.push(faults(rng, calm));
-        transport::Rdma::new(provider)
+    fn add_route(&mut self, _machine: u8, target: usize, rng: &mut Rng, calm: bool) {
+        let seed = rng.next();
+        self.routes.push(Route { target, faults: faults(rng, calm), seed });
     }
 
-    fn options(&mut self, _path: usize, mut options: Options) -> Options {
-        options.address = self.listen_address();
+    fn host(&mut self, route: usize) -> Self::Host {
+        let seed = &mut self.routes[route].seed;
+        let options = FaultOptions { seed: *seed, ..FaultOptions::default() };
+        *seed = seed.wrapping_add(1);
+        transport::Rdma::new(Faulty::new(self.fabric.provider(), options))
+    }
+
+    fn options(&mut self, route: usize, mut options: Options) -> Options {
+        options.address = self.listen_address(self.routes[route].target);
         options
     }
 
@@ -92,13 +103,13 @@ impl Network for RdmaNetwork {
         transport.provider.set_options(chosen(self.target_faults, faulty));
     }
 
-    fn set_path_faulty(&mut self, path: usize, transport: &mut Self::Host, faulty: bool) {
-        transport.provider_mut().set_options(chosen(self.path_faults[path], faulty));
+    fn set_route_faulty(&mut self, route: usize, transport: &mut Self::Host, faulty: bool) {
+        transport.provider_mut().set_options(chosen(self.routes[route].faults, faulty));
     }
 
-    fn cut(&mut self, path: usize, transport: &mut Self::Host) {
+    fn cut(&mut self, route: usize, transport: &mut Self::Host) {
         let refuse_connect = 1_000_000;
-        transport.provider_mut().set_options(FaultOptions { refuse_connect, ..self.path_faults[path] });
+        transport.provider_mut().set_options(FaultOptions { refuse_connect, ..self.routes[route].faults });
     }
 
     /// The fabric is moved by its providers.
@@ -110,7 +121,7 @@ impl Network for RdmaNetwork {
         self.fabric.next_due()
     }
 
-    fn connections(&self, _path: usize, transport: &Self::Host) -> Vec<QueuePairId> {
+    fn connections(&self, _route: usize, transport: &Self::Host) -> Vec<QueuePairId> {
         transport.provider().established().collect()
     }
 

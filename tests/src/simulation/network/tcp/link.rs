@@ -15,7 +15,7 @@ const TURNS_TO_SEE: u64 = 16;
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Link {
-    pub(super) path: usize,
+    pub(super) route: usize,
     /// Whether it is the Admin queue's.
     pub(super) admin: bool,
     /// By side; `None` once it is closed.
@@ -30,14 +30,16 @@ pub(super) struct Link {
     target_reset: Option<u64>,
     /// The target has closed it.
     target_closed: bool,
+    /// The process that had the host's end was killed.
+    pub(super) host_is_gone: bool,
     /// The network did something to it.
     pub(super) cut: bool,
 }
 
 impl Link {
-    pub(super) fn new(path: usize, admin: bool, host: TcpStream, target: TcpStream) -> Self {
+    pub(super) fn new(route: usize, admin: bool, host: TcpStream, target: TcpStream) -> Self {
         Self {
-            path,
+            route,
             admin,
             sockets: [Some(host), Some(target)],
             flows: Default::default(),
@@ -45,6 +47,7 @@ impl Link {
             takes_from: [Duration::ZERO; 2],
             target_reset: None,
             target_closed: false,
+            host_is_gone: false,
             cut: false,
         }
     }
@@ -55,7 +58,7 @@ impl Link {
 
     /// Whether the host still has it.
     pub(super) fn host_has_it(&self) -> bool {
-        self.sockets[Side::Host as usize].is_some()
+        !self.host_is_gone && self.sockets[Side::Host as usize].is_some()
     }
 
     /// When something arrives at a side.

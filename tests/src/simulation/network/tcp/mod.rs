@@ -1,4 +1,4 @@
-//! NVMe/TCP over sockets. Between each host and the target there is a relay, in the simulation's own thread: it takes
+//! NVMe/TCP over sockets. Between the hosts and the targets there is a relay, in the simulation's own thread: it takes
 //! what one side sends, keeps it as long as it is under way, and hands it to the other side in other pieces.
 //!
 //! | module | contents |
@@ -39,19 +39,22 @@ use std::net::SocketAddr;
 /// Bytes that sockets take at once where they take little.
 const NARROW_SEND_BUFFER: usize = 4096;
 
-/// How a path is, chosen by the seed.
+/// How a route is, chosen by the seed.
 #[derive(Debug, Clone, Copy)]
-struct Path {
+struct Route {
+    machine: u8,
     flow_control: bool,
+    header_digest: bool,
+    data_digest: bool,
     /// Chance in a million that a connection is refused.
     refuse: u64,
     faults: Faults,
 }
 
-/// A relay, and what befalls its paths.
+/// A relay, and what befalls its routes.
 pub(in super::super) struct TcpNetwork {
     relay: Relay,
-    paths: Vec<Path>,
+    routes: Vec<Route>,
     narrow: bool,
     windows_close: bool,
     in_capsule_data: u32,
@@ -78,7 +81,7 @@ impl Network for TcpNetwork {
         let relay = Relay::new(travel, windows_close, Rng::new(rng.next()));
         Self {
             relay,
-            paths: Vec::new(),
+            routes: Vec::new(),
             narrow,
             windows_close,
             in_capsule_data: [0, 4096, 8192, 16384][rng.below(4) as usize],
@@ -105,47 +108,53 @@ impl Network for TcpNetwork {
         tcp::Tcp::new(devices, settings, options).expect("a transport")
     }
 
-    fn listen_address(&self) -> SocketAddr {
+    fn listen_address(&self, _target: usize) -> SocketAddr {
         SocketAddr::from((ADDRESS, 0))
     }
 
-    fn on_listening(&mut self, bound: SocketAddr) {
-        self.relay.set_target(bound);
+    fn on_listening(&mut self, target: usize, bound: SocketAddr) {
+        self.relay.set_target(target, bound);
     }
 
-    fn add_path(&mut self, machine: u8, rng: &mut Rng, calm: bool) -> Self::Host {
+    fn add_route(&mut self, machine: u8, target: usize, rng: &mut Rng, calm: bool) {
         let mut chance = |most| if calm { 0 } else { rng.below(most) };
         let faults =
             Faults { cut: chance(10_000), hold: chance(20_000), stall: chance(40_000), flip: chance(60_000) };
         let refuse = chance(50_000);
-        self.paths.push(Path { flow_control: rng.percent(50), refuse, faults });
-        self.relay.add_gate(machine);
+        let flow_control = rng.percent(50);
+        let (header_digest, data_digest) = (rng.percent(50), rng.percent(50));
+        self.routes.push(Route { machine, flow_control, header_digest, data_digest, refuse, faults });
+        self.relay.add_gate(machine, target);
+    }
+
+    fn host(&mut self, route: usize) -> Self::Host {
+        self.relay.forget_host(route);
+        let Route { machine, header_digest, data_digest, .. } = self.routes[route];
         let mut options = TcpOptions::default();
-        options.header_digest = rng.percent(50);
-        options.data_digest = rng.percent(50);
+        (options.header_digest, options.data_digest) = (header_digest, data_digest);
         options.send_buffer = self.narrow.then_some(NARROW_SEND_BUFFER);
         // The names are for TLS.
         let host = Nqn::from_uuid([machine; 16]);
         transport::Tcp::new(&options, &host, &WorkerSetup::subsystem()).expect("a transport")
     }
 
-    fn options(&mut self, path: usize, mut options: Options) -> Options {
-        let disable_flow_control = !self.paths[path].flow_control;
-        options.address = self.relay.address(path);
+    fn options(&mut self, route: usize, mut options: Options) -> Options {
+        let disable_flow_control = !self.routes[route].flow_control;
+        options.address = self.relay.address(route);
         options.disable_flow_control = disable_flow_control;
         options
     }
 
     fn set_target_faulty(&mut self, _transport: &mut Self::Target, _faulty: bool) {}
 
-    fn set_path_faulty(&mut self, path: usize, _transport: &mut Self::Host, faulty: bool) {
-        let Path { refuse, faults, .. } = self.paths[path];
+    fn set_route_faulty(&mut self, route: usize, _transport: &mut Self::Host, faulty: bool) {
+        let Route { refuse, faults, .. } = self.routes[route];
         let (refuse, faults) = if faulty { (refuse, faults) } else { Default::default() };
-        self.relay.set_faults(path, refuse, faults);
+        self.relay.set_faults(route, refuse, faults);
     }
 
-    fn cut(&mut self, path: usize, _transport: &mut Self::Host) {
-        self.relay.set_faults(path, 1_000_000, self.paths[path].faults);
+    fn cut(&mut self, route: usize, _transport: &mut Self::Host) {
+        self.relay.set_faults(route, 1_000_000, self.routes[route].faults);
     }
 
     fn turn(&mut self, now: Duration) -> bool {
@@ -157,8 +166,8 @@ impl Network for TcpNetwork {
         self.relay.next_due()
     }
 
-    fn connections(&self, path: usize, _transport: &Self::Host) -> Vec<usize> {
-        self.relay.links_of(path)
+    fn connections(&self, route: usize, _transport: &Self::Host) -> Vec<usize> {
+        self.relay.links_of(route)
     }
 
     fn has_under_way(&self, link: usize, to: Side) -> bool {

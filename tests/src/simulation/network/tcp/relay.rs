@@ -14,12 +14,13 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 pub(super) const ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 83, 0, 1);
 /// Bytes of a receive buffer that fills while the relay takes nothing.
 const NARROW_RECEIVE_BUFFER: usize = 16 * 1024;
-/// The token of a path's listener is the path's number and this bit; of a link, its index twice and the side.
+/// The token of a route's listener is the route's number and this bit; of a link, its index twice and the side.
 const LISTENER: u64 = 1 << 32;
 
-/// A path's end in the relay.
+/// A route's end in the relay.
 struct Gate {
     listener: TcpListener,
+    target: usize,
     /// From where connections go on to the target.
     source: Ipv4Addr,
     /// Chance in a million that a connection is refused.
@@ -30,7 +31,8 @@ struct Gate {
 /// The relay.
 pub(super) struct Relay {
     poller: Poller,
-    target: SocketAddr,
+    /// Where each target listens.
+    targets: Vec<SocketAddr>,
     gates: Vec<Gate>,
     links: Vec<Option<Link>>,
     travel: Travel,
@@ -45,7 +47,7 @@ impl Relay {
     pub(super) fn new(travel: Travel, windows_close: bool, rng: Rng) -> Self {
         Self {
             poller: Poller::new().expect("an epoll descriptor"),
-            target: SocketAddr::from((ADDRESS, 0)),
+            targets: Vec::new(),
             gates: Vec::new(),
             links: Vec::new(),
             travel,
@@ -57,17 +59,20 @@ impl Relay {
         }
     }
 
-    /// The target listens here.
-    pub(super) fn set_target(&mut self, address: SocketAddr) {
-        self.target = address;
+    /// A target listens here.
+    pub(super) fn set_target(&mut self, target: usize, address: SocketAddr) {
+        if target == self.targets.len() {
+            self.targets.push(address);
+        }
+        self.targets[target] = address;
     }
 
-    /// Opens a gate for a path, of the host machine with this number.
-    pub(super) fn add_gate(&mut self, machine: u8) {
+    /// Opens a gate for a route, of the host machine with this number to a target.
+    pub(super) fn add_gate(&mut self, machine: u8, target: usize) {
         let listener = self.listener().expect("a listener");
         self.poller.add(&listener, LISTENER | self.gates.len() as u64, Interest::Read).expect("a watch");
         let source = Ipv4Addr::new(127, 83, 1 + machine, 1);
-        self.gates.push(Gate { listener, source, refuse: 0, faults: Faults::default() });
+        self.gates.push(Gate { listener, target, source, refuse: 0, faults: Faults::default() });
     }
 
     fn listener(&self) -> io::Result<TcpListener> {
@@ -83,19 +88,28 @@ impl Relay {
         if self.windows_close { socket.set_recv_buffer_size(NARROW_RECEIVE_BUFFER) } else { Ok(()) }
     }
 
-    /// Where a path's host connects to.
-    pub(super) fn address(&self, path: usize) -> SocketAddr {
-        self.gates[path].listener.local_addr().expect("a bound listener")
+    /// Where a route's host connects to.
+    pub(super) fn address(&self, route: usize) -> SocketAddr {
+        self.gates[route].listener.local_addr().expect("a bound listener")
     }
 
-    /// What befalls a path from now on.
-    pub(super) fn set_faults(&mut self, path: usize, refuse: u64, faults: Faults) {
-        (self.gates[path].refuse, self.gates[path].faults) = (refuse, faults);
+    /// What befalls a route from now on.
+    pub(super) fn set_faults(&mut self, route: usize, refuse: u64, faults: Faults) {
+        (self.gates[route].refuse, self.gates[route].faults) = (refuse, faults);
     }
 
-    /// The links of a path that nothing befell.
-    pub(super) fn links_of(&self, path: usize) -> Vec<usize> {
-        let is_of = |link: &Link| link.path == path && !link.cut && link.host_has_it();
+    /// The process that was the host of a route is gone.
+    pub(super) fn forget_host(&mut self, route: usize) {
+        self.links
+            .iter_mut()
+            .flatten()
+            .filter(|link| link.route == route)
+            .for_each(|link| link.host_is_gone = true);
+    }
+
+    /// The links of a route that nothing befell.
+    pub(super) fn links_of(&self, route: usize) -> Vec<usize> {
+        let is_of = |link: &Link| link.route == route && !link.cut && link.host_has_it();
         let links = self.links.iter().enumerate();
         links.filter(|(_, link)| link.as_ref().is_some_and(is_of)).map(|(index, _)| index).collect()
     }
@@ -147,7 +161,7 @@ impl Relay {
 
     fn read(&mut self, index: usize, side: Side, now: Duration) -> bool {
         let Some(Some(link)) = self.links.get_mut(index) else { return false };
-        let faults = self.gates[link.path].faults;
+        let faults = self.gates[link.route].faults;
         let (len, flips) = link.read(side, now, &self.poller, (&self.travel, &faults), &mut self.rng);
         self.flips += flips;
         if len > 0 && !link.cut && self.rng.below(1_000_000) < faults.cut {
@@ -157,13 +171,13 @@ impl Relay {
         len > 0
     }
 
-    fn accept(&mut self, path: usize) -> bool {
-        let Ok((host, _)) = self.gates[path].listener.accept() else { return false };
-        if self.rng.below(1_000_000) < self.gates[path].refuse {
+    fn accept(&mut self, route: usize) -> bool {
+        let Ok((host, _)) = self.gates[route].listener.accept() else { return false };
+        if self.rng.below(1_000_000) < self.gates[route].refuse {
             reset(Some(host));
             return true;
         }
-        let Ok(target) = self.connect(self.gates[path].source) else {
+        let Ok(target) = self.connect(route) else {
             reset(Some(host));
             return true;
         };
@@ -175,8 +189,8 @@ impl Relay {
             self.poller.add(socket, token, Interest::Read).expect("a watch");
         }
         // A host connects its Admin queue first, when it has closed all that it had.
-        let admin = !self.links.iter().flatten().any(|link| link.path == path && link.host_has_it());
-        let link = Some(Link::new(path, admin, host, target));
+        let admin = !self.links.iter().flatten().any(|link| link.route == route && link.host_has_it());
+        let link = Some(Link::new(route, admin, host, target));
         if index == self.links.len() {
             self.links.push(link);
         } else {
@@ -185,12 +199,13 @@ impl Relay {
         true
     }
 
-    /// Connects to the target. Over loopback that takes no time.
-    fn connect(&self, source: Ipv4Addr) -> io::Result<TcpStream> {
+    /// Connects to the target of a route. Over loopback that takes no time.
+    fn connect(&self, route: usize) -> io::Result<TcpStream> {
+        let Gate { source, target, .. } = &self.gates[route];
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
         self.limit(&socket)?;
-        socket.bind(&SocketAddr::from((source, 0)).into())?;
-        socket.connect(&self.target.into())?;
+        socket.bind(&SocketAddr::from((*source, 0)).into())?;
+        socket.connect(&self.targets[*target].into())?;
         Ok(socket.into())
     }
 }
