@@ -11,7 +11,7 @@ use nvme_proto::Nsid;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Submits the operation at its first poll, on the thread that polls. When it is dropped after that, the operation goes on.
+/// Submits the operation at its first poll. When it is dropped after that, the operation goes on.
 pub(crate) struct Operation<'a> {
     shared_driver: &'a Arc<SharedDriver>,
     step: Step,
