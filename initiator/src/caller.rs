@@ -93,16 +93,17 @@ impl Caller {
     }
 }
 
-/// Makes this thread's `block_on`, if it runs one, drive this connection whenever it waits.
-pub(crate) fn wait_for(shared_driver: &Arc<SharedDriver>) {
+/// Makes this thread's `block_on`, if it runs one, drive this connection whenever it waits. Whether it does.
+pub(crate) fn wait_for(shared_driver: &Arc<SharedDriver>) -> bool {
     CALLER.with_borrow_mut(|caller| {
-        let Some(caller) = caller else { return };
+        let Some(caller) = caller else { return false };
         caller.join();
         if !caller.shared_drivers.iter().any(|known| Arc::ptr_eq(known, shared_driver)) {
             shared_driver.join();
             caller.shared_drivers.push(Arc::clone(shared_driver));
         }
-    });
+        true
+    })
 }
 
 /// Makes a turn of each connection that has something in flight. To be called within a [`CallerScope`].

@@ -267,7 +267,7 @@ impl Device {
     pub(crate) fn submit(&self, op: Op, buffer: Option<Buffer>, reply: Reply) {
         let shared_driver = &self.shared.shared_driver;
         let until = self.timeout.map(|timeout| shared_driver.now().saturating_add(timeout));
-        shared_driver.submit(Request { nsid: self.nsid, op, buffer, reply, until });
+        shared_driver.submit(Request { nsid: self.nsid, op, buffer, reply, until }, false);
     }
 
     /// The range of a copy.

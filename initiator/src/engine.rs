@@ -10,6 +10,7 @@ use crate::slot::Reply;
 use crate::state::StateSender;
 use crate::statistics::{Counters, Kind};
 use crate::transport::Transport;
+use crate::wakes::Wakes;
 use core::time::Duration;
 use futures_channel::oneshot;
 use nvme_proto::Nsid;
@@ -71,8 +72,8 @@ pub(crate) trait Turn: Send {
     fn read(&mut self, now: Duration, mailbox: &Mailbox);
     /// Takes an operation, and sends it if there is room.
     fn submit(&mut self, now: Duration, request: Request);
-    /// Does everything that there is to do now; whether that was something.
-    fn turn(&mut self, now: Duration) -> bool;
+    /// Does everything that there is to do now, and lists whom to tell; whether there was something.
+    fn turn(&mut self, now: Duration, wakes: &Wakes) -> bool;
     /// Operations and admin commands that somebody waits for.
     fn under_way(&self) -> usize;
     /// Arms the transport. When a turn is due even if nothing arrives; `None` when there is something to do at once.
@@ -244,7 +245,7 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Tells those that they have waited long enough. Their operations go on.
-    fn expire(&mut self) {
+    fn expire(&mut self, wakes: &Wakes) {
         if self.until.is_none_or(|until| self.now < until) {
             return;
         }
@@ -260,7 +261,8 @@ impl<T: Transport> Engine<T> {
         };
         for pending in self.pending.iter_mut().flatten() {
             if pending.reply.is_some() && is_late(pending.until) {
-                pending.reply.take().expect("it is there").send(Err(TIMED_OUT), None);
+                let reply = pending.reply.take().expect("it is there");
+                reply.send(Err(TIMED_OUT), None).into_iter().for_each(|waker| wakes.add(waker));
             }
         }
         let mut late = Vec::new();
@@ -272,11 +274,12 @@ impl<T: Transport> Engine<T> {
             _ => true,
         });
         // Nothing of these was done.
-        late.into_iter().for_each(|(reply, buffer)| reply.send(Err(TIMED_OUT), buffer));
+        let woken = late.into_iter().filter_map(|(reply, buffer)| reply.send(Err(TIMED_OUT), buffer));
+        woken.for_each(|waker| wakes.add(waker));
         self.until = next;
     }
 
-    fn complete(&mut self) -> bool {
+    fn complete(&mut self, wakes: &Wakes) -> bool {
         let mut completions = core::mem::take(&mut self.completions);
         self.driver.poll(&mut completions);
         let worked = !completions.is_empty();
@@ -286,8 +289,8 @@ impl<T: Transport> Engine<T> {
                 self.free.push(tag);
                 self.observers.counters.on_end(kind, completion.result.is_ok());
                 // If nobody waits, its buffer goes back to the pool here.
-                if let Some(reply) = reply {
-                    reply.send(completion.result, buffer);
+                if let Some(waker) = reply.and_then(|reply| reply.send(completion.result, buffer)) {
+                    wakes.add(waker);
                 }
             }
         }
@@ -295,7 +298,7 @@ impl<T: Transport> Engine<T> {
         worked
     }
 
-    fn on_events(&mut self) {
+    fn on_events(&mut self, wakes: &Wakes) {
         while let Some(event) = self.driver.poll_event() {
             // Whoever waits for the first connection is told what happens to it.
             if self.observers.first.is_none() {
@@ -350,7 +353,7 @@ impl<T: Transport> Engine<T> {
             }
         }
         if self.over {
-            while self.complete() {}
+            while self.complete(wakes) {}
             for closing in self.closing.drain(..) {
                 let _ = closing.send(());
             }
@@ -405,13 +408,13 @@ impl<T: Transport<Region: Send> + Send> Turn for Engine<T> {
         self.driver.flush(now);
     }
 
-    fn turn(&mut self, now: Duration) -> bool {
+    fn turn(&mut self, now: Duration, wakes: &Wakes) -> bool {
         let now = self.advance(now);
         let mut worked = self.catch_up();
         worked |= self.driver.turn(now);
-        worked |= self.complete();
-        self.expire();
-        self.on_events();
+        worked |= self.complete(wakes);
+        self.expire(wakes);
+        self.on_events(wakes);
         let state = self.driver.state();
         if core::mem::replace(&mut self.state, state) != state {
             self.observers.state.set(state);

@@ -85,6 +85,7 @@ mod stream;
 mod thread;
 pub mod transport;
 mod uri;
+mod wakes;
 
 pub use backend::RemoteBackend;
 pub use block_on::block_on;

@@ -11,7 +11,7 @@ use nvme_proto::Nsid;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Submits the operation at its first poll, on the thread that polls. When it is dropped after that, the operation goes on.
+/// Submits the operation at its first poll. When it is dropped after that, the operation goes on.
 pub(crate) struct Operation<'a> {
     shared_driver: &'a Arc<SharedDriver>,
     step: Step,
@@ -36,13 +36,13 @@ impl<'a> Operation<'a> {
     /// Submits it, if that was not done yet.
     pub(crate) fn begin(&mut self) {
         // Before anything is submitted, so that the connection's thread knows that somebody will drive.
-        caller::wait_for(self.shared_driver);
+        let drives = caller::wait_for(self.shared_driver);
         if let Step::Begin { nsid, op, buffer, timeout } = &mut self.step {
             let (reply, waiting) = self.shared_driver.slots().take();
             let until = timeout.map(|timeout| self.shared_driver.now().saturating_add(timeout));
             let request = Request { nsid: *nsid, op: *op, buffer: buffer.take(), reply, until };
             self.step = Step::Wait(waiting);
-            self.shared_driver.submit(request);
+            self.shared_driver.submit(request, drives);
         }
     }
 }
@@ -53,6 +53,8 @@ impl Future for Operation<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Ended> {
         let this = &mut *self;
         this.begin();
+        // Those that ended together with this one run next.
+        this.shared_driver.wakes().wake_all();
         let Step::Wait(waiting) = &mut this.step else { unreachable!("it was begun above") };
         waiting.poll(context, this.shared_driver.slots())
     }

@@ -24,7 +24,10 @@
 //! 5. **A transport that was armed, and then polled by callers.** A caller's first turn wakes the thread from the transport. A caller that
 //!    only submits while the thread is parked there polls what there is and arms the transport again under the lock. It wakes the
 //!    thread if that fails, or if there is an earlier deadline now than the one that the thread sleeps to.
-//! 6. **The end.** An engine that is over is treated as if there were none: callers stop, and the thread is woken and ends it.
+//! 6. **An operation that waits for a turn.** A submitter that finds the thread running, or that will drive itself, leaves it in the
+//!    mailbox, puts it there before it looks at the state again, and does what rule 1 says if that has changed. A thread that parks
+//!    looks into the mailbox afterwards (rule 4), and so does a caller that leaves.
+//! 7. **The end.** An engine that is over is treated as if there were none: callers stop, and the thread is woken and ends it.
 //!    Replies that were not sent end with their channels. The same holds for an engine in which a caller panicked.
 
 use crate::Error;
@@ -32,6 +35,7 @@ use crate::engine::{Descriptor, Turn};
 use crate::mailbox::{Mailbox, Message, Request};
 use crate::sleep::pause;
 use crate::slot::Slots;
+use crate::wakes::Wakes;
 use core::time::Duration;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -40,6 +44,7 @@ use nvmf_spin::Spin;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
+use std::thread::yield_now;
 use std::time::Instant;
 
 /// How long the thread leaves the driving to callers before it looks again.
@@ -58,6 +63,7 @@ pub(crate) struct SharedDriver {
     engine: Mutex<Option<Box<dyn Turn>>>,
     mailbox: Mailbox,
     slots: Slots,
+    wakes: Wakes,
     spin: Duration,
     start: Instant,
     wakeup: EventFd,
@@ -87,6 +93,7 @@ impl SharedDriver {
             engine: Mutex::new(None),
             mailbox: Mailbox::default(),
             slots: Slots::new(operations),
+            wakes: Wakes::default(),
             spin,
             start: Instant::now(),
             wakeup,
@@ -101,6 +108,11 @@ impl SharedDriver {
 
     pub(crate) fn slots(&self) -> &Slots {
         &self.slots
+    }
+
+    /// Who is to be told of operations that have ended.
+    pub(crate) fn wakes(&self) -> &Wakes {
+        &self.wakes
     }
 
     /// How long a driver of the engine goes on polling when nothing comes.
@@ -140,9 +152,19 @@ impl SharedDriver {
         drop(self.mailbox.put(message));
     }
 
-    /// Submits an operation: on this thread if the engine is free, else by a message.
-    pub(crate) fn submit(&self, request: Request) {
+    /// Submits an operation: by a message to whoever is about to make a turn, which sends all that have come until then together; else
+    /// on this thread if the engine is free. `drives` says that this thread will drive the engine when it has nothing else to do.
+    pub(crate) fn submit(&self, request: Request, drives: bool) {
         let now = self.now();
+        if self.turn_is_due(drives) {
+            if let Err(refused) = self.mailbox.put(Message::Submit(request)) {
+                // As in `post`.
+                drop(refused);
+            } else if !self.turn_is_due(drives) {
+                self.read_mail(now);
+            }
+            return;
+        }
         let mut request = Some(request);
         let submitted = self.try_with(now, |engine| {
             if let Some(request) = request.take() {
@@ -162,18 +184,36 @@ impl SharedDriver {
             drop(refused);
             return;
         }
+        self.read_mail(now);
+    }
+
+    /// Sees to it that what is in the mailbox is acted on.
+    fn read_mail(&self, now: Duration) {
         // A holder of the lock looks into the mailbox after releasing it.
         self.try_with(now, |engine| self.rearm(now, engine));
         self.wake_if_undriven();
     }
 
+    /// Whether the thread, or this one, is about to make a turn. This one alone may still be busy with other things for a while: it
+    /// lets an operation wait only behind others that are under way, and the thread takes over meanwhile (rule 2).
+    fn turn_is_due(&self, drives: bool) -> bool {
+        let state = self.state.load(SeqCst);
+        if drives {
+            state != PARKED_ON_TRANSPORT && self.in_flight.load(SeqCst) > 0
+        } else {
+            state == RUNNING && self.callers.load(SeqCst) == 0
+        }
+    }
+
     /// Runs `act` on the engine if it is free and not over, and then handles what came into the mailbox meanwhile.
     fn try_with<R>(&self, now: Duration, act: impl FnOnce(&mut dyn Turn) -> R) -> Option<R> {
         let result = self.try_once(now, act)?;
+        self.wakes.wake_all();
         while !self.mailbox.is_empty() {
             if self.try_once(now, |engine| self.rearm(now, engine)).is_none() {
                 break;
             }
+            self.wakes.wake_all();
             self.wake_if_undriven();
         }
         Some(result)
@@ -205,7 +245,7 @@ impl SharedDriver {
             return;
         }
         for _ in 0..TURNS_TO_ARM {
-            engine.turn(now);
+            engine.turn(now, &self.wakes);
             if let Some(at) = engine.rest(now) {
                 if nanoseconds(at) < self.wakes_at.load(SeqCst) {
                     break;
@@ -250,13 +290,17 @@ impl SharedDriver {
     /// Ends what `join` announced.
     pub(crate) fn leave(&self) {
         self.callers.fetch_sub(1, SeqCst);
-        self.wake_if_undriven();
+        if self.mailbox.is_empty() {
+            self.wake_if_undriven();
+        } else {
+            self.read_mail(self.now());
+        }
     }
 
     /// Makes a turn, and returns whether there was something to do; `None` when another thread has the engine.
     pub(crate) fn drive(&self, now: Instant) -> Option<bool> {
         let now = self.since_start(now);
-        let worked = self.try_with(now, |engine| engine.turn(now))?;
+        let worked = self.try_with(now, |engine| engine.turn(now, &self.wakes))?;
         if !self.driven.load(SeqCst) {
             self.driven.store(true, SeqCst);
         }
@@ -277,6 +321,7 @@ impl SharedDriver {
     pub(crate) fn drive_until_over(&self) {
         let mut descriptor = None;
         let mut spin = Spin::new();
+        let mut has_worked = false;
         loop {
             if self.driven.swap(false, SeqCst) {
                 self.park_on_mailbox();
@@ -284,10 +329,18 @@ impl SharedDriver {
                 continue;
             }
             let now = self.since_start(Instant::now());
-            match self.with(|engine| engine.turn(now)) {
+            let worked = self.with(|engine| engine.turn(now, &self.wakes));
+            self.wakes.wake_all();
+            match worked {
                 None => return,
-                Some(true) => spin.on_work(now),
-                Some(false) if spin.goes_on(now, self.spin) => pause(&spin, now),
+                Some(true) => {
+                    spin.on_work(now);
+                    has_worked = true;
+                }
+                Some(false) if spin.goes_on(now, self.spin) => {
+                    // Who was told may have to run on this processor, and brings what comes next.
+                    if core::mem::take(&mut has_worked) { yield_now() } else { pause(&spin, now) }
+                }
                 Some(false) => self.park_on_transport(&mut descriptor),
             }
         }
@@ -360,6 +413,7 @@ impl SharedDriver {
         self.ended.store(true, SeqCst);
         drop(engine);
         drop(rest);
+        self.wakes.wake_all();
     }
 }
 
@@ -367,3 +421,6 @@ impl SharedDriver {
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests;

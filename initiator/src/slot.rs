@@ -29,18 +29,18 @@ impl Slot {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn end(&self, ended: Ended) {
+    /// Who is to be woken.
+    fn end(&self, ended: Ended) -> Option<Waker> {
         let mut state = self.lock();
         if matches!(*state, State::Abandoned) {
             // Its buffer goes back to its pool outside of the lock.
             drop(state);
             drop(ended);
-            return;
+            return None;
         }
-        let before = core::mem::replace(&mut *state, State::Ended(ended));
-        drop(state);
-        if let State::Waited(waker) = before {
-            waker.wake();
+        match core::mem::replace(&mut *state, State::Ended(ended)) {
+            State::Waited(waker) => Some(waker),
+            State::Quiet | State::Ended(_) | State::Abandoned => None,
         }
     }
 }
@@ -65,22 +65,29 @@ impl Reply {
         Self(To::Queue(done, ticket))
     }
 
-    pub(crate) fn send(mut self, result: Result<(), BlockError>, buffer: Option<Buffer>) {
-        self.end(Some((result, buffer)));
+    /// Who is to be woken then.
+    #[must_use]
+    pub(crate) fn send(mut self, result: Result<(), BlockError>, buffer: Option<Buffer>) -> Option<Waker> {
+        self.end(Some((result, buffer)))
     }
 
-    fn end(&mut self, ended: Ended) {
+    fn end(&mut self, ended: Ended) -> Option<Waker> {
         match core::mem::take(&mut self.0) {
-            To::Nobody => {}
+            To::Nobody => None,
             To::Slot(slot) => slot.end(ended),
-            To::Queue(done, ticket) => done.put(ticket, ended),
+            To::Queue(done, ticket) => {
+                done.put(ticket, ended);
+                None
+            }
         }
     }
 }
 
 impl Drop for Reply {
     fn drop(&mut self) {
-        self.end(None);
+        if let Some(waker) = self.end(None) {
+            waker.wake();
+        }
     }
 }
 
@@ -165,7 +172,7 @@ mod tests {
         for result in [Ok(()), Err(BlockError::Gone)] {
             let (reply, mut waiting) = slots.take();
             assert!(poll(&mut waiting, &slots).is_pending());
-            reply.send(result, None);
+            assert!(reply.send(result, None).is_some(), "somebody waits");
             let Poll::Ready(Some((ended, None))) = poll(&mut waiting, &slots) else { panic!("it ended") };
             assert_eq!(ended, result);
             assert_eq!(slots.free.lock().expect("no panic").len(), 1);
@@ -186,7 +193,7 @@ mod tests {
         let (reply, waiting) = slots.take();
         drop(waiting);
         let (_other, mut waiting) = slots.take();
-        reply.send(Ok(()), None);
+        assert!(reply.send(Ok(()), None).is_none(), "nobody waits");
         assert!(poll(&mut waiting, &slots).is_pending(), "the end of another operation");
     }
 }
