@@ -311,6 +311,8 @@ impl<T: Transport> Engine<T> {
                     }
                     self.publish();
                     self.observers.snapshot.lock().unwrap_or_else(PoisonError::into_inner).lost = None;
+                    // Whoever asks as soon as it is connected finds it so.
+                    self.tell_state();
                     if let Some(first) = self.observers.first.take() {
                         let _ = first.send(Ok(()));
                     }
@@ -368,6 +370,13 @@ impl<T: Transport> Engine<T> {
                 .map_or_else(|| FirstError::System("no reason given".to_owned()), FirstError::Association)));
     }
 
+    fn tell_state(&mut self) {
+        let state = self.driver.state();
+        if core::mem::replace(&mut self.state, state) != state {
+            self.observers.state.set(state);
+        }
+    }
+
     fn publish(&mut self) {
         let Some(association) = self.driver.association() else { return };
         let mut snapshot = self.observers.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
@@ -415,10 +424,7 @@ impl<T: Transport<Region: Send> + Send> Turn for Engine<T> {
         worked |= self.complete(wakes);
         self.expire(wakes);
         self.on_events(wakes);
-        let state = self.driver.state();
-        if core::mem::replace(&mut self.state, state) != state {
-            self.observers.state.set(state);
-        }
+        self.tell_state();
         worked
     }
 

@@ -4,21 +4,24 @@ use super::{Connection, ConnectionState, Shared};
 use crate::buffer::BufferPool;
 use crate::driver::Driver;
 use crate::driver::tests::target::{Disk, Target};
-use crate::engine::{Engine, Observers, SharedSnapshot};
+use crate::engine::{Engine, FirstResult, Observers, SharedSnapshot};
 use crate::log::Log;
 use crate::shared_driver::SharedDriver;
+use crate::state::StateReceiver;
 use crate::statistics::Counters;
 use crate::transport::Rdma;
 use crate::{Change, Device, Effect, Error, Failed, HostIdentity, Options, state};
 use core::pin::{Pin, pin};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
+use futures_channel::oneshot;
 use nvme_proto::{Nsid, Status};
 use nvmf_block::BlockError;
 use nvmf_rdma::fault::{FaultOptions, Faulty};
 use nvmf_rdma::loopback::Fabric;
 use std::io::{ErrorKind, IoSlice, IoSliceMut};
 use std::sync::{Arc, Mutex};
+use std::task::Wake;
 use std::time::Instant;
 
 const BLOCK: usize = 512;
@@ -40,6 +43,15 @@ impl Site {
 
     /// The faults strike once the connection is there.
     fn with_faults(byte: u8, faults: FaultOptions) -> Self {
+        Self::awaited(byte, faults, |_| None)
+    }
+
+    /// Somebody may wait for the first connection.
+    fn awaited(
+        byte: u8,
+        faults: FaultOptions,
+        first: impl FnOnce(&StateReceiver) -> Option<oneshot::Sender<FirstResult>>,
+    ) -> Self {
         let (fabric, address) = (Fabric::new(), "192.0.2.1:4420".parse().unwrap());
         let mut target = Target::new(&fabric, address);
         target.disks.insert(1, Disk::new(byte, BLOCK, 1024));
@@ -68,7 +80,7 @@ impl Site {
             snapshot: Arc::clone(&snapshot),
             state,
             counters: Arc::clone(&counters),
-            first: None,
+            first: first(&its_state),
         };
         shared_driver.start(Box::new(Engine::new(driver, operations, Log::of(nqn), observers)));
         let pool = BufferPool::new(Arc::clone(&shared_driver));
@@ -105,6 +117,28 @@ impl Site {
 
 fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// What the state was when this was woken.
+struct Look(StateReceiver, Mutex<Option<ConnectionState>>);
+
+impl Wake for Look {
+    fn wake(self: Arc<Self>) {
+        *self.1.lock().unwrap() = Some(self.0.get());
+    }
+}
+
+#[test]
+fn connection_is_live_when_it_is_told_to_be_there() {
+    let (sender, mut first) = oneshot::channel();
+    let mut look = None;
+    Site::awaited(1, FaultOptions::default(), |state| {
+        let waker = Arc::new(Look(state.clone(), Mutex::default()));
+        look = Some(Arc::clone(&waker));
+        assert!(Pin::new(&mut first).poll(&mut Context::from_waker(&waker.into())).is_pending());
+        Some(sender)
+    });
+    assert_eq!(*look.unwrap().1.lock().unwrap(), Some(ConnectionState::Live));
 }
 
 #[test]
