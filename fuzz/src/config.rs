@@ -30,6 +30,11 @@ pub fn config(data: &[u8]) {
                 Backing::Path { path, size, create } => {
                     assert!(path.is_absolute() && (!create || size.is_some_and(|size| size > 0)));
                 }
+                Backing::Rbd(rbd) => {
+                    assert!(!rbd.pool.is_empty() && !rbd.image.is_empty() && !rbd.user.is_empty());
+                    let files = [rbd.conf.as_ref(), rbd.keyring.as_ref()];
+                    assert!(files.iter().flatten().all(|path| path.is_absolute()));
+                }
             }
             assert_ne!(namespace.uuid, Some([0; 16]));
         }
