@@ -1,5 +1,6 @@
 //! Turns the text into its meaning: checks every value against its bounds, and against the others.
 
+mod cluster;
 mod discovery;
 mod limits;
 mod metrics;
@@ -7,6 +8,7 @@ mod rbd;
 mod subsystem;
 mod target;
 
+pub(crate) use cluster::check_own_file;
 pub(crate) use target::ANA_STATES;
 pub use target::PORT;
 
@@ -97,7 +99,10 @@ pub(crate) fn check(text: &str, file: &file::File) -> Result<Config> {
     )?;
     checker.at_most("hosts", file.host.iter().map(Spanned::span), HOSTS_MAX)?;
     let metrics = file.metrics.as_ref().map(|metrics| checker.metrics(metrics)).transpose()?;
-    Ok(Config { target, discovery, listeners, subsystems, hosts, metrics })
+    let cluster = file.cluster.as_ref().map(|cluster| checker.cluster(cluster)).transpose()?;
+    let config = Config { target, discovery, listeners, subsystems, hosts, metrics, cluster };
+    cluster::check_shared(&config)?;
+    Ok(config)
 }
 
 pub(crate) fn export(
@@ -161,6 +166,7 @@ pub(crate) fn export(
         subsystems: vec![subsystem],
         hosts: Vec::new(),
         metrics: None,
+        cluster: None,
     })
 }
 

@@ -7,7 +7,7 @@ use crate::model::{
     HostLimits, Hosts, Limits, Listener, Metrics, MetricsAddress, Namespace, Poll, ProviderChoice, Referral,
     Subsystem, Target, Tls, Transport, VerbsOptions,
 };
-use crate::{ConfigError, Rbd, RbdEncryption, size};
+use crate::{Cluster, ConfigError, Rbd, RbdEncryption, size};
 use core::fmt::Display;
 use nvme_proto::nqn::Nqn;
 use std::path::Path;
@@ -97,6 +97,9 @@ impl Draft {
         if let Some(measured) = &config.metrics {
             table.insert("metrics".into(), Value::Table(metrics(measured)?));
         }
+        if let Some(of) = &config.cluster {
+            table.insert("cluster".into(), Value::Table(cluster(of)?));
+        }
         let discovery = discovery(&config.discovery);
         if !discovery.is_empty() {
             table.insert("discovery".into(), Value::Table(discovery));
@@ -129,6 +132,23 @@ impl Draft {
         let file = toml::from_str(&self.text()).map_err(|error| ConfigError::syntax("", &error));
         let checked = file.and_then(|file| check::check("", &file));
         checked.map_err(|error| ConfigError { line: 0, source_line: String::new(), ..error })
+    }
+
+    pub(crate) fn table(&self) -> &Table {
+        &self.0
+    }
+
+    pub(crate) fn table_mut(&mut self) -> &mut Table {
+        &mut self.0
+    }
+
+    /// Adds a host with the keys that a file may have there.
+    ///
+    /// # Errors
+    /// [`DraftError::Known`].
+    pub fn add_host(&mut self, host: Table) -> Result<(), DraftError> {
+        let nqn = text(&host, "nqn").to_owned();
+        add(list(&mut self.0, "host"), "host", nqn.clone(), host, |other| text(other, "nqn") == nqn)
     }
 
     /// Adds a subsystem with the keys that a file may have there.
@@ -424,6 +444,26 @@ fn target(target: &Target) -> Result<Table, DraftError> {
     if let Some(group) = &target.control_group {
         keys.put("control_group", group.as_str());
     }
+    Ok(keys.0)
+}
+
+fn cluster(cluster: &Cluster) -> Result<Table, DraftError> {
+    let mut keys = Keys::default();
+    keys.put("pool", cluster.pool.as_str());
+    let texts = [("namespace", &cluster.namespace), ("name", &cluster.name)];
+    texts
+        .into_iter()
+        .filter_map(|(key, text)| Some((key, text.as_deref()?)))
+        .for_each(|(key, text)| keys.put(key, text));
+    keys.unless("group", &cluster.group.as_str(), &Cluster::GROUP, word);
+    if !cluster.addresses.is_empty() {
+        keys.put("addresses", cluster.addresses.iter().map(word).collect::<Vec<_>>());
+    }
+    for (key, path) in [("conf", &cluster.conf), ("keyring", &cluster.keyring)] {
+        path.as_deref().map_or(Ok(()), |path| keys.path(key, path))?;
+    }
+    keys.unless("user", &cluster.user.as_str(), &Rbd::USER, word);
+    keys.unless("ana_groups", &cluster.ana_groups, &Cluster::ANA_GROUPS, |&n| i64::from(n).into());
     Ok(keys.0)
 }
 

@@ -18,6 +18,21 @@ pub(crate) struct File {
     #[serde(default)]
     pub(crate) host: Vec<Spanned<Host>>,
     pub(crate) metrics: Option<Metrics>,
+    pub(crate) cluster: Option<Spanned<Cluster>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Cluster {
+    pub(crate) pool: Spanned<String>,
+    pub(crate) namespace: Option<Spanned<String>>,
+    pub(crate) group: Option<Spanned<String>>,
+    pub(crate) name: Option<Spanned<String>>,
+    pub(crate) addresses: Option<Vec<Spanned<String>>>,
+    pub(crate) conf: Option<Spanned<PathBuf>>,
+    pub(crate) user: Option<Spanned<String>>,
+    pub(crate) keyring: Option<Spanned<PathBuf>>,
+    pub(crate) ana_groups: Option<Spanned<i64>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

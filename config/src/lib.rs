@@ -5,6 +5,7 @@
 //! | [`file`](self) | the TOML text as it may be written, with the place of every value |
 //! | [`Config`] | what it means: defaults filled in, identities derived, everything checked against everything else |
 //! | [`Draft`] | a configuration as text again, to be changed and checked, or saved |
+//! | [`Cluster`], [`Items`] | a gateway of a group; what the gateways share, item by item |
 //! | [`AddressList`] | which addresses a listener takes connections from |
 //! | [`size`] | `10GiB` and its like |
 //! | [`log_filter`] | how much is logged, as `NVMF_LOG` says it |
@@ -16,10 +17,12 @@
 
 mod address_list;
 mod check;
+mod cluster;
 mod draft;
 mod error;
 mod file;
 mod identity;
+mod items;
 mod log;
 mod model;
 mod rbd;
@@ -27,9 +30,11 @@ pub mod size;
 
 pub use address_list::AddressList;
 pub use check::PORT;
+pub use cluster::Cluster;
 pub use draft::{Draft, DraftError};
 pub use error::ConfigError;
 pub use ipnet::IpNet;
+pub use items::Items;
 pub use log::log_filter;
 pub use model::{
     AnaGroup, Backing, Config, ControlSocket, Discovery, DuplicateHostId, Host, HostLimits, Hosts, Limits,

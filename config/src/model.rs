@@ -1,6 +1,6 @@
 //! What a configuration means.
 
-use crate::{AddressList, ConfigError, Rbd, check, file};
+use crate::{AddressList, Cluster, ConfigError, Rbd, check, file};
 use core::fmt;
 use nvme_proto::admin::log_page::AnaState;
 use nvme_proto::fabrics::auth::{DhGroup, HashId};
@@ -25,6 +25,8 @@ pub struct Config {
     pub hosts: Vec<Host>,
     /// What is measured of commands, and who is told; nothing is without.
     pub metrics: Option<Metrics>,
+    /// The group of gateways that this one is of.
+    pub cluster: Option<Cluster>,
 }
 
 /// The daemon itself.
@@ -419,6 +421,7 @@ impl Config {
     /// [`ConfigError`]: the line and column, what is wrong there, and what would be right.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let file: file::File = toml::from_str(text).map_err(|e| ConfigError::syntax(text, &e))?;
+        check::check_own_file(text, &file)?;
         check::check(text, &file)
     }
 
@@ -462,7 +465,10 @@ impl Config {
             self.listeners.iter().any(|listener| matches!(listener.tls, Tls::Allowed | Tls::Concat));
         let has_key =
             |host: &Host| host.tls_key_file.is_some() || concatenates && host.dhchap_key_file.is_some();
-        self.has_tls() && self.target.tls_keyring.is_none() && !self.hosts.iter().any(has_key)
+        self.has_tls()
+            && self.target.tls_keyring.is_none()
+            && self.cluster.is_none()
+            && !self.hosts.iter().any(has_key)
     }
 
     /// Whether a listener has TLS.

@@ -25,4 +25,4 @@ pub use cluster::{Cluster, ClusterSpec, versions};
 pub use error::Error;
 pub use ffi::{Bytes, Completions, LockHolder, NoLibrary, Notification, Renewal, Request};
 pub use image::{Encryption, Image, ImageSpec, Presence};
-pub use object::{LockName, Pool, Watch};
+pub use object::{KeyChanges, Keys, LockName, Pool, Watch};

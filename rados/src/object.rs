@@ -15,8 +15,22 @@ const PAGE: u64 = 256;
 pub struct Pool {
     pub(crate) inner: Arc<ffi::Pool>,
     cluster: Arc<Cluster>,
+    pool: String,
+    namespace: Option<String>,
     name: String,
 }
+
+/// All keys of an object, as they were at one moment.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Keys {
+    /// The object's version, another one after each change; 0: there is no such object.
+    pub version: u64,
+    /// Each with its value.
+    pub values: BTreeMap<String, Vec<u8>>,
+}
+
+/// Keys with what they are to be, or to have been; `None`: not there.
+pub type KeyChanges<'a> = &'a [(String, Option<Vec<u8>>)];
 
 /// A watch of an object. It ends when this is dropped, which blocks.
 pub struct Watch {
@@ -61,8 +75,9 @@ impl Pool {
             };
             Error::with(format!("cannot open the pool {name}"), errno, advice)
         })?);
-        let name = namespace.map_or_else(|| name.to_owned(), |namespace| format!("{name}/{namespace}"));
-        Ok(Self { inner, cluster: Arc::clone(cluster), name })
+        let (pool, namespace) = (name.to_owned(), namespace.map(str::to_owned));
+        let name = namespace.as_ref().map_or_else(|| pool.clone(), |namespace| format!("{pool}/{namespace}"));
+        Ok(Self { inner, cluster: Arc::clone(cluster), pool, namespace, name })
     }
 
     /// Its cluster.
@@ -110,6 +125,77 @@ impl Pool {
                 Some(last) if more => after = last,
                 _ => return Ok(all),
             }
+        }
+    }
+
+    /// All keys of an object at one moment; `None`: it has still the version `unless`.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn keys(&self, object: &str, unless: Option<u64>) -> Result<Option<Keys>, Error> {
+        let failed = |errno| self.error("read the keys of", object, errno);
+        // The version of the last operation is kept by the handle, which others may use.
+        let namespace = self.namespace.as_deref();
+        let own = ffi::Pool::open(&self.cluster.connection, &self.pool, namespace).map_err(failed)?;
+        if let Some(version) = unless.filter(|version| *version > 0) {
+            match own.assert_version(object, version) {
+                Ok(()) => return Ok(None),
+                Err(libc::ERANGE | libc::EOVERFLOW | libc::ENOENT) => {}
+                Err(errno) => return Err(failed(errno)),
+            }
+        }
+        loop {
+            let (mut values, mut after, mut first) = (BTreeMap::new(), String::new(), None);
+            loop {
+                let (page, more) = match own.omap_page(object, &after, PAGE) {
+                    Err(libc::ENOENT) => return Ok(Some(Keys::default())),
+                    page => page.map_err(failed)?,
+                };
+                let version = own.last_version();
+                if *first.get_or_insert(version) != version {
+                    break;
+                }
+                let last = page.last().map(|(key, _)| key.clone());
+                values.extend(page);
+                match last {
+                    Some(last) if more => after = last,
+                    _ => return Ok(Some(Keys { version, values })),
+                }
+            }
+        }
+    }
+
+    /// Sets and removes keys if all that are `expected` are so, all together; the object is made if it is not there.
+    /// `false`: they are not, and nothing changed.
+    ///
+    /// # Errors
+    /// [`Error`]: perhaps it was done.
+    pub fn compare_and_set_all(
+        &self,
+        object: &str,
+        expected: KeyChanges<'_>,
+        changes: KeyChanges<'_>,
+    ) -> Result<bool, Error> {
+        let mut operation = WriteOp::new(&self.inner);
+        operation.create();
+        for (key, value) in expected {
+            let compared = operation.omap_equals(key, value.as_deref().unwrap_or_default());
+            compared.map_err(|errno| self.error("compare a key of", object, errno))?;
+        }
+        let set: Vec<(&str, &[u8])> =
+            changes.iter().filter_map(|(key, value)| Some((key.as_str(), value.as_deref()?))).collect();
+        let removed = changes.iter().filter(|(_, value)| value.is_none());
+        let removed: Vec<&str> = removed.map(|(key, _)| key.as_str()).collect();
+        if !set.is_empty() {
+            operation.omap_set(&set);
+        }
+        if !removed.is_empty() {
+            operation.omap_remove(&removed);
+        }
+        match operation.operate(&self.inner, object) {
+            Ok(()) => Ok(true),
+            Err(libc::ECANCELED) => Ok(false),
+            Err(errno) => Err(self.error("change", object, errno)),
         }
     }
 

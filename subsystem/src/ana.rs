@@ -10,9 +10,11 @@ use nvme_proto::admin::log_page::{AnaGroup, AnaHeader};
 
 pub use nvme_proto::admin::log_page::AnaState;
 
-/// The states of all groups behind all ports: immutable, replaced as a whole. A group that was never set is optimized.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// The states of all groups behind all ports: immutable, replaced as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AnaTable {
+    /// That of groups that were never set.
+    unset: AnaState,
     /// By port and group.
     groups: BTreeMap<(u16, u32), AnaState>,
 }
@@ -26,11 +28,22 @@ pub(crate) struct AnaChanges {
     groups: BTreeMap<u32, u64>,
 }
 
+impl Default for AnaTable {
+    fn default() -> Self {
+        Self::new(AnaState::OPTIMIZED)
+    }
+}
+
 impl AnaTable {
+    /// A table in which no group was set.
+    pub(crate) fn new(unset: AnaState) -> Self {
+        Self { unset, groups: BTreeMap::new() }
+    }
+
     /// The state of a group behind a port.
     #[must_use]
     pub fn state(&self, port: u16, group: u32) -> AnaState {
-        self.groups.get(&(port, group)).copied().unwrap_or(AnaState::OPTIMIZED)
+        self.groups.get(&(port, group)).copied().unwrap_or(self.unset)
     }
 
     /// Every group that was set, with its port and its state.
@@ -50,7 +63,8 @@ impl AnaTable {
 
     /// Whether a group is neither optimized nor non-optimized behind some port.
     pub(crate) fn refuses_somewhere(&self, group: u32) -> bool {
-        self.groups.iter().any(|(&(_, id), &state)| id == group && refusal(state).is_some())
+        refusal(self.unset).is_some()
+            || self.groups.iter().any(|(&(_, id), &state)| id == group && refusal(state).is_some())
     }
 }
 

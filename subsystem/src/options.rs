@@ -1,6 +1,6 @@
 //! What controllers serve, and therefore advertise.
 
-use crate::{Nsid, limits};
+use crate::{AnaState, Nsid, limits};
 use core::ops::RangeInclusive;
 
 /// What every controller of a registry serves. Identify, CAP and the checks of commands all read the same values,
@@ -28,6 +28,8 @@ pub struct Options {
     /// Hosts may protect namespaces (Namespace Write Protection Config): there is a place where that can be kept over a loss
     /// of power.
     pub write_protection: bool,
+    /// The state of ANA groups that were never set.
+    pub ana_unset: AnaState,
     /// Firmware revision in ASCII, padded with spaces.
     pub firmware: [u8; 8],
 }
@@ -55,6 +57,7 @@ impl Default for Options {
             instance_secret: [0; 16],
             duplicate_host_id: DuplicateHostId::Report,
             write_protection: false,
+            ana_unset: AnaState::OPTIMIZED,
             firmware: *b"0.1     ",
         }
     }

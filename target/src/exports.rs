@@ -5,7 +5,8 @@ use crate::state::{StateDirectory, StateError};
 use crate::{machine, metrics};
 use nvme_proto::Nsid;
 use nvmf_backend::{ClusterSpec, Disk, DiskSpec, Encryption, Health, ImageSource, OpenError, Presence};
-use nvmf_block::DeviceId;
+use nvmf_block::{DeviceId, Geometry};
+use nvmf_cluster::Handle;
 use nvmf_config::{Backing, Hosts, Namespace, Rbd, Subsystem};
 use nvmf_subsystem::{
     HostAccess, NamespaceAccess, NamespaceDefinition, Nqn, Reservation, SubsystemDefinition, WriteProtection,
@@ -126,6 +127,25 @@ pub struct Export {
     pub cut: Option<Disk>,
     /// Where its operations are counted.
     pub counted: Arc<metrics::namespaces::Namespace>,
+    /// What more there is of an image that a group of gateways serves.
+    pub shared: Option<Shared>,
+}
+
+/// An image that a group of gateways serves: one of them has it for I/O. The others look at it only, read-only, on a
+/// connection that carries no host's data.
+#[derive(Debug, Clone, Default)]
+pub struct Shared {
+    /// Set where [`Export::disk`] is open for I/O.
+    pub through: Option<Through>,
+}
+
+/// The connection that a disk is open on for I/O.
+#[derive(Debug, Clone)]
+pub struct Through {
+    /// The connection.
+    pub handle: Handle,
+    /// The image as it is looked at, for later.
+    pub seen: Disk,
 }
 
 impl Export {
@@ -138,9 +158,14 @@ impl Export {
         namespace: &Namespace,
         device: DeviceId,
         state: &StateDirectory,
+        group: Option<&ClusterSpec>,
     ) -> Result<Self, ExportFault> {
-        let disk = open_when_free(&disk_spec(&namespace.backing), namespace)
-            .map_err(|error| hinted(namespace, error))?;
+        let spec = match (&namespace.backing, group) {
+            (Backing::Rbd(image), Some(cluster)) => DiskSpec::Rbd(shared_image(image, cluster)),
+            (backing, _) => disk_spec(backing),
+        };
+        let read_only = namespace.read_only || group.is_some();
+        let disk = open_when_free(&spec, namespace, read_only).map_err(|error| hinted(namespace, error))?;
         let uuid = match namespace.uuid {
             Some(uuid) => uuid,
             None => own_uuid(&nqn, namespace, &disk).map_err(ExportFault::Identity)?,
@@ -152,7 +177,6 @@ impl Export {
             nqn,
             namespace: namespace.clone(),
             device,
-            disk,
             uuid,
             reservation_persists: lasts && state.keeps(),
             write_protection: if is_protected { WriteProtection::On } else { WriteProtection::Off },
@@ -161,7 +185,27 @@ impl Export {
             look_fault: None,
             cut: None,
             counted: Arc::default(),
+            shared: group.map(|_| Shared::default()),
+            disk,
         })
+    }
+
+    /// As hosts see it.
+    #[must_use]
+    pub fn geometry(&self) -> Geometry {
+        let geometry = self.disk.geometry();
+        match self.shared {
+            Some(_) => {
+                Geometry { read_only: self.namespace.read_only || is_snapshot(&self.namespace), ..geometry }
+            }
+            None => geometry,
+        }
+    }
+
+    /// Whether the workers are to have its disk.
+    #[must_use]
+    pub fn is_for_workers(&self) -> bool {
+        self.shared.as_ref().is_none_or(|shared| shared.through.is_some())
     }
 
     /// As the engine knows it. There is no NGUID: the UUID is identity enough, and an NGUID would need a vendor's
@@ -171,7 +215,7 @@ impl Export {
         NamespaceDefinition {
             nsid: Nsid(self.namespace.nsid),
             device: self.device,
-            geometry: self.disk.geometry(),
+            geometry: self.geometry(),
             uuid: self.uuid,
             nguid: [0; 16],
             eui64: [0; 8],
@@ -220,7 +264,7 @@ impl Export {
 
     /// Logs what hosts are given, and what its operator should know of it.
     pub fn announce(&self) {
-        let geometry = self.disk.geometry();
+        let geometry = self.geometry();
         let (nqn, nsid) = (&self.nqn, self.namespace.nsid);
         tracing::info!(
             "{nqn} namespace {nsid}: {}, {} bytes in blocks of {}{}, UUID {}{}",
@@ -292,6 +336,16 @@ pub fn disk_spec(backing: &Backing) -> DiskSpec {
     }
 }
 
+/// An image as the gateways of a group reach it.
+#[must_use]
+pub fn shared_image(image: &Rbd, cluster: &ClusterSpec) -> ImageSource {
+    ImageSource { cluster: cluster.clone(), ..image_source(image) }
+}
+
+fn is_snapshot(namespace: &Namespace) -> bool {
+    matches!(&namespace.backing, Backing::Rbd(Rbd { snapshot: Some(_), .. }))
+}
+
 fn image_source(image: &Rbd) -> ImageSource {
     let Rbd { pool, namespace, image, snapshot, conf, user, keyring, encryption } = image.clone();
     let cluster = ClusterSpec { conf, user, keyring };
@@ -343,10 +397,10 @@ fn hinted(namespace: &Namespace, source: OpenError) -> ExportFault {
 
 /// The kernel takes the ring of a process apart after the process has ended, and only then lets go of its files: a
 /// target that is started again at once would find them in use.
-fn open_when_free(spec: &DiskSpec, namespace: &Namespace) -> Result<Disk, OpenError> {
+fn open_when_free(spec: &DiskSpec, namespace: &Namespace, read_only: bool) -> Result<Disk, OpenError> {
     let deadline = Instant::now() + IN_USE_TIMEOUT;
     loop {
-        match Disk::open(spec, namespace.block_size, namespace.read_only) {
+        match Disk::open(spec, namespace.block_size, read_only) {
             Err(OpenError::InUse { .. }) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(20));
             }

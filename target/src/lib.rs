@@ -12,6 +12,7 @@
 //! | [`telemetry`] | what is counted, and how often may be logged |
 //! | [`metrics`] | what is measured of commands, and how it is read |
 //! | [`daemon`], [`thread`](mod@thread), [`mailbox`] | the threads around the workers: start, reload, drain, stop |
+//! | [`cluster`] | the group of gateways that this one is of: the thread that drives its engine |
 //! | [`exports`], [`ports`] | what the engine is told: of namespaces and their disks, of listeners |
 //! | [`sockets`] | listening sockets that outlive the process, in the hands of systemd |
 //! | [`machine`] | the machine's addresses and mounts |
@@ -27,6 +28,7 @@
 
 pub mod barrier;
 pub mod cli;
+pub mod cluster;
 pub mod control;
 pub mod daemon;
 pub mod exec;

@@ -150,3 +150,9 @@ const _: () = assert!(ADMIN_ENTRIES_MAX <= nvmf_subsystem::limits::ADMIN_QUEUE_E
 /// How long an NSID has no namespace before another disk takes it. Hosts issue commands until they have heard that the
 /// old one is gone: these fail, and none reaches the other disk.
 pub const NSID_REST: Duration = Duration::from_secs(5);
+/// How long the ANA groups of a gateway that stops may take to be handed over to the others.
+pub const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(8);
+/// How long an operator waits for the group of gateways.
+pub const GROUP_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long hosts wait for what they have under way at a gateway that is cut off from its storage cluster.
+pub const CUT_TIMEOUT: Duration = Duration::from_secs(1);

@@ -113,6 +113,8 @@ pub struct StateDirectory {
     folder: Box<dyn Folder>,
     /// It is this daemon's: something can be kept here.
     keeps: bool,
+    /// It keeps reservations that do not persist, too: another target may have the disk while hosts have power.
+    is_shared: bool,
 }
 
 /// A folder of a file system.
@@ -162,11 +164,18 @@ struct Content {
     /// Of the namespace.
     uuid: Uuid,
     generation: u32,
+    /// Whether it persists; left out where it does.
+    #[serde(default = "persists", skip_serializing_if = "core::clone::Clone::clone")]
+    persists: bool,
     /// What is held: RTYPE, and the Host Identifier of the holder.
     #[serde(skip_serializing_if = "Option::is_none")]
     held: Option<HeldContent>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     registrant: Vec<RegistrantContent>,
+}
+
+fn persists() -> bool {
+    true
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -218,13 +227,19 @@ impl StateDirectory {
 
     fn on_disk(path: PathBuf, lock: Option<Flock<File>>) -> Self {
         let keeps = lock.is_some();
-        Self { folder: Box::new(OnDisk { path: path.clone(), lock }), path, keeps }
+        Self { folder: Box::new(OnDisk { path: path.clone(), lock }), path, keeps, is_shared: false }
     }
 
     /// One with these files, which are this daemon's.
     #[must_use]
     pub fn over(folder: Box<dyn Folder>) -> Self {
-        Self { path: PathBuf::new(), folder, keeps: true }
+        Self { path: PathBuf::new(), folder, keeps: true, is_shared: false }
+    }
+
+    /// One with the files of a group of targets, each of which may have a disk next.
+    #[must_use]
+    pub fn shared(folder: Box<dyn Folder>) -> Self {
+        Self { is_shared: true, ..Self::over(folder) }
     }
 
     /// Whether something can be kept here.
@@ -237,7 +252,8 @@ impl StateDirectory {
     /// of the host; `None` if nothing can be kept here.
     #[must_use]
     pub fn keys(&self, controller: bool) -> Option<PathBuf> {
-        self.keeps().then(|| self.path.join(if controller { "controller-keys" } else { "keys" }))
+        (self.keeps() && !self.is_shared)
+            .then(|| self.path.join(if controller { "controller-keys" } else { "keys" }))
     }
 
     /// The reservation of a namespace, if one was kept. It is on the disk afterwards, also where whoever stored it could
@@ -284,8 +300,15 @@ impl StateDirectory {
                 Ok(())
             };
         }
-        let text = reservation.persists().then(|| text(uuid, reservation));
+        let is_kept = reservation.persists() || self.is_shared && *reservation != Reservation::default();
+        let text = is_kept.then(|| text(uuid, reservation));
         self.replace(&file(uuid), text.as_deref())
+    }
+
+    /// Whether a reservation is to be kept, or no longer.
+    #[must_use]
+    pub fn is_to_be_stored(&self, old: &Reservation, new: &Reservation) -> bool {
+        old != new && (self.is_shared || old.persists() || new.persists())
     }
 
     /// Gives a file another text, or none, and makes sure that it stays so. If that fails, it has its old text again, as
@@ -371,12 +394,6 @@ fn protection_file(uuid: [u8; 16]) -> String {
     format!("write-protection-{}", Uuid::from_bytes(uuid))
 }
 
-/// Whether a reservation is to be kept, or no longer.
-#[must_use]
-pub fn is_to_be_stored(old: &Reservation, new: &Reservation) -> bool {
-    old != new && (old.persists() || new.persists())
-}
-
 fn make_and_lock(path: &Path) -> Result<Flock<File>, StateError> {
     let failed = |source| StateError::Directory { path: path.to_owned(), source };
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
@@ -393,6 +410,7 @@ fn text(uuid: [u8; 16], reservation: &Reservation) -> String {
         version: VERSION,
         uuid: Uuid::from_bytes(uuid),
         generation: reservation.generation(),
+        persists: reservation.persists(),
         held: held.map(|(kind, host)| HeldContent { rtype: kind.0, host: Uuid::from_bytes(host.0) }),
         registrant: reservation
             .registrants()
@@ -437,6 +455,7 @@ fn parse(text: &str, uuid: [u8; 16]) -> Result<Reservation, String> {
     let registrants = registrants.ok_or("has a key that is not hexadecimal")?;
     let held = content.held.map(|held| (ReservationType(held.rtype), HostId(*held.host.as_bytes())));
     Reservation::restored(content.generation, held, registrants)
+        .map(|reservation| reservation.with_persistence(content.persists))
         .map_err(|error: RestoreError| format!("cannot be: {error}"))
 }
 

@@ -143,6 +143,20 @@ impl Disk {
         Ok(Self::new(kind, geometry))
     }
 
+    /// Opens an image on a connection of the caller's, which may be fenced by itself. `source` says where it is there.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_image(
+        cluster: &Arc<nvmf_rados::Cluster>,
+        source: &ImageSource,
+        block_size: Option<u32>,
+        read_only: bool,
+    ) -> Result<Self, OpenError> {
+        let (kind, geometry) = rbd::open_on(cluster, source, block_size, read_only)?;
+        Ok(Self::new(kind, Geometry { read_only: geometry.read_only || read_only, ..geometry }))
+    }
+
     /// Opens a regular file through the page cache, for measurements.
     ///
     /// # Errors

@@ -64,7 +64,7 @@ pub(super) fn open(
 }
 
 /// Opens an image on a connection.
-fn open_on(
+pub(super) fn open_on(
     cluster: &Arc<Cluster>,
     source: &ImageSource,
     asked: Option<u32>,

@@ -212,6 +212,17 @@ impl Gateway {
         self.advance(now);
     }
 
+    /// Hosts reach this gateway there from now on: for the other gateways' discovery.
+    pub fn set_addresses(&mut self, now: Duration, addresses: Vec<String>) {
+        self.identity.addresses = addresses;
+        self.advance(now);
+    }
+
+    /// Where hosts reach the others.
+    pub fn others_addresses(&self) -> impl Iterator<Item = (&GatewayName, &[String])> {
+        self.peers.iter().filter_map(|(name, peer)| Some((name, peer.record.as_ref()?.addresses.as_slice())))
+    }
+
     /// What should be served, and what of it is.
     #[must_use]
     pub fn configuration(&self) -> &Configuration {

@@ -24,7 +24,7 @@ impl Checker<'_> {
         })
     }
 
-    fn rbd_name(&self, key: &str, value: &Spanned<String>) -> Result<String> {
+    pub(super) fn rbd_name(&self, key: &str, value: &Spanned<String>) -> Result<String> {
         match Rbd::is_name(value.as_ref()) {
             true => Ok(value.as_ref().clone()),
             false => self.error(
@@ -34,7 +34,7 @@ impl Checker<'_> {
         }
     }
 
-    fn ceph_user(&self, user: Option<&Spanned<String>>) -> Result<String> {
+    pub(super) fn ceph_user(&self, user: Option<&Spanned<String>>) -> Result<String> {
         let Some(value) = user else { return Ok(Rbd::USER.to_owned()) };
         match value.as_ref().strip_prefix("client.") {
             Some(name) => {
@@ -44,7 +44,7 @@ impl Checker<'_> {
         }
     }
 
-    fn ceph_file(&self, key: &str, path: Option<&Spanned<PathBuf>>) -> Result<Option<PathBuf>> {
+    pub(super) fn ceph_file(&self, key: &str, path: Option<&Spanned<PathBuf>>) -> Result<Option<PathBuf>> {
         match path {
             Some(path) if !path.as_ref().is_absolute() => {
                 self.error(path, format!("{key} must be absolute: the daemon does not start where you are"))

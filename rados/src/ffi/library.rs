@@ -119,6 +119,8 @@ functions! {
         rados_write_op_operate(Handle, Handle, Text, *const c_void, c_int) -> c_int;
         rados_create_read_op() -> Handle;
         rados_release_read_op(Handle);
+        rados_read_op_assert_version(Handle, u64);
+        rados_get_last_version(Handle) -> u64;
         rados_read_op_omap_get_vals2(Handle, Text, Text, u64, *mut Handle, *mut u8, *mut c_int);
         rados_read_op_operate(Handle, Handle, Text, c_int) -> c_int;
         rados_omap_get_next2(Handle, *mut *mut c_char, *mut *mut c_char, *mut usize, *mut usize) -> c_int;

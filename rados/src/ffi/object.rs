@@ -11,6 +11,8 @@ pub(crate) type Omap = Vec<(String, Vec<u8>)>;
 
 /// `LIBRADOS_CREATE_EXCLUSIVE`.
 const EXCLUSIVE: i32 = 1;
+/// `LIBRADOS_CREATE_IDEMPOTENT`.
+const IDEMPOTENT: i32 = 0;
 /// `LIBRADOS_CMPXATTR_OP_EQ`.
 const EQUAL: u8 = 1;
 
@@ -40,7 +42,13 @@ impl WriteOp {
         unsafe { (self.functions.rados_write_op_create)(self.handle, EXCLUSIVE, null()) };
     }
 
-    /// The key must have that value.
+    /// The object is made if it is not there.
+    pub(crate) fn create(&mut self) {
+        // SAFETY: the operation is there; null is no category.
+        unsafe { (self.functions.rados_write_op_create)(self.handle, IDEMPOTENT, null()) };
+    }
+
+    /// The key must have that value; one that is not there is empty.
     pub(crate) fn omap_equals(&mut self, key: &str, value: &[u8]) -> Result<(), Errno> {
         let (key_len, key, value_len, value) = (key.len(), c(key)?, value.len(), value.as_ptr().cast());
         // SAFETY: both are as long as is said, and are copied. Null: the result is that of the whole operation.
@@ -172,6 +180,26 @@ impl Pool {
         check(operated)?;
         check(result)?;
         Ok((page, more != 0))
+    }
+
+    /// Fails with `ERANGE` or `EOVERFLOW` if the object has another version.
+    pub(crate) fn assert_version(&self, object: &str, version: u64) -> Result<(), Errno> {
+        let (functions, object) = (self.connection.functions, c(object)?);
+        // SAFETY: the operation is made here, used once and released; the text lives until the call is over.
+        check(unsafe {
+            let read = (functions.rados_create_read_op)();
+            (functions.rados_read_op_assert_version)(read, version);
+            let operated = (functions.rados_read_op_operate)(read, self.handle, object.as_ptr(), 0);
+            (functions.rados_release_read_op)(read);
+            operated
+        })
+        .map(drop)
+    }
+
+    /// The version of the object that the last operation through this handle was on: so the handle is used by one thread.
+    pub(crate) fn last_version(&self) -> u64 {
+        // SAFETY: the handle is there.
+        unsafe { (self.connection.functions.rados_get_last_version)(self.handle) }
     }
 
     /// Its size in bytes.

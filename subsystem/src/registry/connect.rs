@@ -264,7 +264,8 @@ impl Registry {
         let in_capsule_len = self.port(link.port).map_or(0, |port| port.in_capsule_len);
         let associations = self.associations.entry(id).or_default();
         let busy = Refusal::Busy(self.options.controllers_max);
-        let cntlid = associations.next_cntlid(self.options.cntlids.clone()).ok_or(busy)?;
+        let range = self.cntlids.clone().ok_or(Refusal::Starting)?;
+        let cntlid = associations.next_cntlid(range).ok_or(busy)?;
         self.instances += 1;
         let parts = AssociationParts {
             instance: self.instances,

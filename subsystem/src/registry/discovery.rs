@@ -69,7 +69,7 @@ impl Registry {
         let new = DiscoveryView {
             version: old.version,
             nqn: self.discovery_identity.nqn,
-            ports: self.ports.iter().flatten().map(port).collect(),
+            ports: self.ports.iter().flatten().chain(&self.elsewhere).map(port).collect(),
             referrals: self.referrals.clone(),
         };
         if new == **old {

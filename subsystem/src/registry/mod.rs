@@ -19,6 +19,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use associations::Associations;
+use core::ops::RangeInclusive;
 
 /// The discovery subsystem.
 const DISCOVERY: SubsystemId = SubsystemId(0);
@@ -35,6 +36,10 @@ pub struct Registry {
     last_id: SubsystemId,
     /// `None` until [`Registry::set_ports`]: a target may listen before it knows the ports that its system chose.
     ports: Option<Vec<Arc<Port>>>,
+    /// Ports of other targets that serve the same subsystems.
+    elsewhere: Vec<Arc<Port>>,
+    /// The Controller IDs that are given out; `None`: none is now.
+    cntlids: Option<RangeInclusive<u16>>,
     /// Of every subsystem, and of those that are gone but for a few connections.
     associations: BTreeMap<SubsystemId, Associations>,
     /// In which state ANA groups are behind the ports.
@@ -71,12 +76,14 @@ impl Registry {
         options.validate()?;
         let generation = options.discovery_generation;
         Ok(Self {
+            ana: Arc::new(AnaTable::new(options.ana_unset)),
+            elsewhere: Vec::new(),
+            cntlids: Some(options.cntlids.clone()),
             options: Arc::new(options),
             subsystems: BTreeMap::new(),
             last_id: DISCOVERY,
             ports: None,
             associations: BTreeMap::new(),
-            ana: Arc::default(),
             discovery: Arc::new(DiscoveryView::empty(generation)),
             discovery_identity: discovery::identity(Nqn::DISCOVERY),
             referrals: Vec::new(),
@@ -228,6 +235,25 @@ impl Registry {
         self.ports = Some(ports.into_iter().map(Arc::new).collect());
         self.publish_discovery();
         Ok(())
+    }
+
+    /// Replaces the ports of other targets that serve the same subsystems: discovery lists them beside the own ones.
+    ///
+    /// # Errors
+    /// [`DefinitionError`]; nothing was changed.
+    pub fn set_ports_elsewhere(&mut self, ports: Vec<Port>) -> Result<(), DefinitionError> {
+        definitions::check_ports(&ports)?;
+        self.elsewhere = ports.into_iter().map(Arc::new).collect();
+        self.publish_discovery();
+        Ok(())
+    }
+
+    /// Gives out these Controller IDs from now on. `None`: none, and all associations close ([`Notice::Closing`]).
+    pub fn set_controller_ids(&mut self, cntlids: Option<RangeInclusive<u16>>) {
+        self.cntlids = cntlids;
+        if self.cntlids.is_none() {
+            self.close(|_| true);
+        }
     }
 
     /// Sets the state of an ANA group behind a port, for all subsystems. Hosts that see a namespace of the group there get

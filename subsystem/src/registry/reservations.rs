@@ -4,7 +4,10 @@ use super::Registry;
 use crate::association::Notice;
 use crate::question::{ReservationQuestion, WriteProtectionQuestion};
 use crate::reservation::Change;
-use crate::{DefinitionError, Nqn, Nsid, Reservation, WriteProtection, status};
+use crate::{
+    DefinitionError, NamespaceDefinition, NamespaceTable, Nqn, Nsid, Reservation, WriteProtection, ana,
+    status,
+};
 use alloc::sync::Arc;
 use nvme_proto::Status;
 use nvmf_block::DeviceId;
@@ -20,6 +23,7 @@ impl Registry {
         let table = self.namespaces(&association.subsystem_nqn).ok_or(status::INVALID_NAMESPACE)?;
         let namespace = table.entry(*nsid).filter(|it| it.definition.uuid == *uuid);
         let namespace = namespace.ok_or(status::INVALID_NAMESPACE)?;
+        accessible(table, association.port, &namespace.definition)?;
         let may_persist = namespace.definition.access.reservation_persists;
         namespace.reservation.apply(association.host_id, command, may_persist)
     }
@@ -49,7 +53,8 @@ impl Registry {
     pub fn plan_write_protection(&self, question: &WriteProtectionQuestion) -> Result<(), Status> {
         let table = self.namespaces(&question.association.subsystem_nqn);
         let namespace = table.and_then(|table| table.get(question.nsid));
-        namespace.filter(|it| it.uuid == question.uuid).map(|_| ()).ok_or(status::INVALID_NAMESPACE)
+        let namespace = namespace.filter(|it| it.uuid == question.uuid).ok_or(status::INVALID_NAMESPACE)?;
+        table.map_or(Ok(()), |table| accessible(table, question.association.port, namespace))
     }
 
     /// Puts a write protection in force: a [`Notice`] for every queue. Store it first, if it persists. Returns the device of
@@ -84,6 +89,20 @@ impl Registry {
         Ok(subsystem.namespaces.get(nsid).ok_or(status::INVALID_NAMESPACE)?.device)
     }
 
+    /// Gives a namespace the write protection that it has: another target has served it meanwhile.
+    ///
+    /// # Errors
+    /// [`DefinitionError::Nsid`]: there is no such namespace.
+    pub fn restore_write_protection(
+        &mut self,
+        nqn: &Nqn,
+        nsid: Nsid,
+        uuid: [u8; 16],
+        to: WriteProtection,
+    ) -> Result<(), DefinitionError> {
+        self.protect(nqn, nsid, uuid, to).map(drop).map_err(|_| DefinitionError::Nsid { nsid, nqn: *nqn })
+    }
+
     /// Gives a namespace the reservation that it had before a loss of power. Nobody may have seen it without.
     ///
     /// # Errors
@@ -104,4 +123,9 @@ impl Registry {
         self.notices.push(Notice::Namespaces(Arc::clone(&subsystem.namespaces)));
         Ok(())
     }
+}
+
+/// Another target may have the namespace by now, and change the same.
+fn accessible(table: &NamespaceTable, port: u16, namespace: &NamespaceDefinition) -> Result<(), Status> {
+    ana::refusal(table.ana().state(port, namespace.access.ana_group)).map_or(Ok(()), Err)
 }

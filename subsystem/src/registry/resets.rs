@@ -16,7 +16,9 @@ impl Registry {
     /// since, or one of another host.
     pub fn reset(&mut self, question: &ResetQuestion) -> Result<Option<AssociationKey>, Status> {
         let ResetQuestion { association: own, impacted } = question;
-        if impacted.cntlid == own.key.cntlid || !self.options.cntlids.contains(&impacted.cntlid.0) {
+        if impacted.cntlid == own.key.cntlid
+            || !self.cntlids.as_ref().is_some_and(|own| own.contains(&impacted.cntlid.0))
+        {
             return Err(status::INVALID_FIELD);
         }
         let id = own.key.subsystem;

@@ -96,6 +96,12 @@ impl Reservation {
         }
     }
 
+    /// The same, whether it persists or not.
+    #[must_use]
+    pub fn with_persistence(self, persists: bool) -> Self {
+        Self { persists, ..self }
+    }
+
     /// Counts registrations, preemptions and clears.
     #[must_use]
     pub fn generation(&self) -> u32 {

@@ -52,8 +52,10 @@ struct Findings {
 
 impl Findings {
     fn look_at(&mut self, config: &Config) {
-        self.warnings
-            .extend(config.serves_nothing().map(|what| format!("{NOTHING_SERVED}: there is {what}")));
+        // What a group of gateways serves is not in the file of one.
+        let nothing =
+            config.serves_nothing().filter(|_| config.cluster.is_none() || config.listeners.is_empty());
+        self.warnings.extend(nothing.map(|what| format!("{NOTHING_SERVED}: there is {what}")));
         self.look_at_tls(config);
         for (at, listener) in config.listeners.iter().enumerate() {
             self.look_at_listener(listener);

@@ -20,6 +20,8 @@ use std::collections::BTreeMap;
 pub(super) enum Origin {
     /// A file: what cannot be had yet stays wanted, and is tried again.
     File,
+    /// The configuration of the group of gateways: as a file.
+    Group,
     /// A command: what cannot be had is not wanted any more.
     Command,
 }
@@ -49,10 +51,14 @@ impl Daemon {
 
     /// Serves what a file says: its changes, and what it names: keys that were read again, disks looked at again.
     pub(super) fn apply_file(&mut self, asked: &Config, keys: ReadKeys) -> Changing {
+        let of_group = self.with_shared(asked);
+        let asked = of_group.as_ref().unwrap_or(asked);
         // Everything that failed is tried at once, and said again.
         self.namespaces.forget_faults();
         self.not_in_force.clear();
-        let mut changing = self.apply(asked, Origin::File, Some(keys));
+        // The keys of a group are not those of a file.
+        let keys = Some(keys).filter(|_| of_group.is_none());
+        let mut changing = self.apply(asked, Origin::File, keys);
         // In the order of the file.
         let place = |nqn: &Nqn| asked.subsystems.iter().position(|subsystem| subsystem.nqn == *nqn);
         self.config.subsystems.sort_by_key(|subsystem| place(&subsystem.nqn));
@@ -161,7 +167,9 @@ impl Daemon {
             }
             // Those of hosts are made together, the others at the next start.
             Change::Host(_) | Change::RemoveHost(_) => Ok(Vec::new()),
-            Change::Identity(_) | Change::Target(_) | Change::Metrics(_) => Ok(Vec::new()),
+            Change::Identity(_) | Change::Target(_) | Change::Metrics(_) | Change::Cluster(_) => {
+                Ok(Vec::new())
+            }
             Change::HostLimits(nqn, limits) => {
                 let mut subsystems = self.config.subsystems.iter_mut();
                 if let Some(subsystem) = subsystems.find(|subsystem| subsystem.nqn == *nqn) {

@@ -107,14 +107,14 @@ impl KeyFault {
 }
 
 /// Which hosts must authenticate. One whose key cannot be had must as well, and cannot.
-fn policy(target: &Target, hosts: &[Host]) -> Authentication {
+fn policy(target: &Target, hosts: &[Host], shared: &[Nqn]) -> Authentication {
     let hashes: Vec<Hash> = target.dhchap_hashes.iter().filter_map(|&id| Hash::of_id(id)).collect();
     let groups: Vec<Group> = target.dhchap_groups.iter().filter_map(|&id| Group::of_id(id)).collect();
     let terms = Terms::new(&hashes, &groups).expect("a configuration names one of each");
     let concatenate = hosts.iter().filter(|host| host.require_concat).map(|host| host.nqn).collect();
-    let hosts = hosts.iter().filter(|host| host.dhchap_key_file.is_some());
+    let hosts = hosts.iter().filter(|host| host.dhchap_key_file.is_some()).map(|host| host.nqn);
     Authentication {
-        hosts: hosts.map(|host| (host.nqn, terms)).collect(),
+        hosts: hosts.chain(shared.iter().copied()).map(|nqn| (nqn, terms)).collect(),
         concatenate,
         discovery: target.dhchap_discovery,
     }
@@ -145,7 +145,7 @@ pub(super) fn start(config: &Config) -> Result<(Arc<HostKeys>, Authentication), 
     }
     let host_keys = HostKeys::default();
     host_keys.set(keys);
-    Ok((Arc::new(host_keys), policy(&config.target, &config.hosts)))
+    Ok((Arc::new(host_keys), policy(&config.target, &config.hosts, &[])))
 }
 
 impl Daemon {
@@ -160,7 +160,8 @@ impl Daemon {
         // A key for TLS is worth no more than the secret that it came from.
         self.common.tls.retain_generated(|host| self.common.host_keys.has(host, last.get(host)));
         // Hashes and groups change with [target], at the next restart.
-        self.registry().set_authentication(policy(&self.config.target, &self.config.hosts));
+        let shared = self.hosts_with_shared_keys();
+        self.registry().set_authentication(policy(&self.config.target, &self.config.hosts, &shared));
         self.publish();
         faults.iter().map(KeyFault::said).collect()
     }

@@ -5,6 +5,7 @@
 //! nothing else.
 
 use super::apply::Origin;
+use super::cluster::Asking;
 use super::disks::{OpenDeadline, error_text};
 use super::host_key::Storing;
 use super::protection::Lifting;
@@ -74,6 +75,8 @@ pub(super) struct Changing {
     pub(super) storing: Option<Storing>,
     /// A write protection that is being ended.
     pub(super) lifting: Option<Lifting>,
+    /// What the group of gateways was asked for.
+    pub(super) asking: Option<Asking>,
     /// What more there is to do where a file was asked for.
     file: Option<File>,
     /// Errors that belong to no item.
@@ -98,6 +101,8 @@ pub(super) enum Asker {
     Reload,
     /// A client of the control socket.
     Client(super::requests::Client),
+    /// The group of gateways, whose configuration it is.
+    Group(nvmf_cluster::OpId),
 }
 
 impl Changing {
@@ -114,6 +119,7 @@ impl Changing {
             reading: None,
             storing: None,
             lifting: None,
+            asking: None,
             file: None,
             errors: 0,
             refused: None,
@@ -147,6 +153,7 @@ impl Changing {
             && self.reading.is_none()
             && self.storing.is_none()
             && self.lifting.is_none()
+            && self.asking.is_none()
             && self.file.as_ref().is_none_or(|file| file.looking.is_none())
     }
 
@@ -184,6 +191,7 @@ impl Daemon {
 
     /// Looks at disks that open and at what changes wait for, and answers those that are over. Waits for nothing.
     pub(super) fn advance_changes(&mut self) {
+        self.advance_cluster();
         self.forget_finished();
         let faults = self.advance_disks();
         faults.iter().for_each(|fault| self.log_export_fault(fault));
@@ -201,10 +209,15 @@ impl Daemon {
         self.advance_reading(changing, now);
         self.advance_storing(changing, now);
         self.advance_lifting(changing, now);
+        self.advance_asking(changing, now);
         self.advance_barriers(changing, now);
         self.advance_opening(changing, faults, now);
         self.advance_look(changing, now);
-        changing.is_over() && (changing.changed_nothing() || self.advance_in_force(changing, now))
+        let is_opening =
+            changing.origin == Origin::Group && now < changing.barriers_until && self.is_opening_images();
+        !is_opening
+            && changing.is_over()
+            && (changing.changed_nothing() || self.advance_in_force(changing, now))
     }
 
     /// What is done is so on every worker: whoever is told of a disk, a size or a path may use it at once.
@@ -338,7 +351,7 @@ impl Daemon {
     ) {
         let is_new = item.change == "add-namespace";
         item.message = Some(text);
-        item.outcome = Some(if origin == Origin::File || !is_new {
+        item.outcome = Some(if origin != Origin::Command || !is_new {
             Outcome::Waiting
         } else {
             self.forget_namespace(nqn, namespace.nsid);
@@ -359,6 +372,10 @@ impl Daemon {
     }
 
     fn finish(&mut self, changing: Changing, asker: Asker) {
+        if let Asker::Group(op) = asker {
+            self.news_of_group(&changing).for_each(log);
+            return self.on_converged(op, &changing);
+        }
         let Changing { items, file, refused, planned, errors, .. } = changing;
         items.iter().for_each(log);
         let failed = items.iter().filter_map(|item| item.outcome).filter(|it| it.is_error()).count();
@@ -370,6 +387,7 @@ impl Daemon {
         match asker {
             Asker::Reload if let Some(fault) = &refused => self.not_reloaded(fault),
             Asker::Reload => self.end_reload(errors.unwrap_or_default()),
+            Asker::Group(_) => {}
             Asker::Client(client) => client.answer(match (refused, planned) {
                 (Some(fault), _) => Answer::refused(fault),
                 (None, Some(answer)) => answer,

@@ -4,7 +4,7 @@ use super::Daemon;
 use crate::machine;
 use crate::mdns::{Announced, Announcer};
 use crate::ports::Served;
-use nvmf_config::{Config, Referral, Transport};
+use nvmf_config::{Cluster, Config, Referral, Transport};
 use nvmf_subsystem::{DiscoveryDefinition, Nqn, TransportType};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,8 +26,14 @@ fn referral(referral: &Referral) -> nvmf_subsystem::Referral {
 }
 
 /// One that stays over restarts and that no other target has: from this machine and the configuration file, else the
-/// first subsystem. Of a machine without any name, the well-known one.
+/// first subsystem. Of a machine without any name, the well-known one. The gateways of a group have one together: each tells
+/// hosts of the others.
 fn own_nqn(machine: &str, config: &Config, path: Option<&Path>) -> Nqn {
+    if let Some(Cluster { pool, namespace, group, .. }) = &config.cluster {
+        let namespace = namespace.as_deref().unwrap_or_default();
+        let from = format!("nvmf-discovery://{pool}/{namespace}/{group}");
+        return Nqn::from_uuid(*Uuid::new_v5(&Uuid::NAMESPACE_URL, from.as_bytes()).as_bytes());
+    }
     if machine.is_empty() {
         return Nqn::DISCOVERY;
     }

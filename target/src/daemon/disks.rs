@@ -133,7 +133,8 @@ impl Daemon {
         exports: Vec<Export>,
         workers: core::ops::Range<usize>,
     ) -> (Vec<Export>, Vec<ExportError>) {
-        let (taken, refused) = self.tell_workers(exports, workers, |export, worker, tell| {
+        let (exports, looked_at): (Vec<_>, Vec<_>) = exports.into_iter().partition(Export::is_for_workers);
+        let (mut taken, refused) = self.tell_workers(exports, workers, |export, worker, tell| {
             let counted = Arc::clone(export.counted.device(worker));
             ThreadMessage::Attach(export.device, export.of_workers().clone(), counted, tell)
         });
@@ -141,6 +142,7 @@ impl Daemon {
             self.detach(export.device);
             fault(&export, ExportFault::Attach(text))
         });
+        taken.extend(looked_at);
         (taken, refused.collect())
     }
 
@@ -212,7 +214,7 @@ impl Daemon {
 
     /// Shows the hosts of a subsystem the namespaces that are open.
     pub(super) fn show(&self, nqn: &Nqn) -> Result<(), Box<DefinitionError>> {
-        let own = || self.exports().iter().filter(|export| export.nqn == *nqn);
+        let own = || self.exports().iter().filter(|it| it.nqn == *nqn && !self.is_held_back(it));
         // One lock for both: nobody may see a namespace without the reservation that was kept of it.
         let mut registry = self.registry();
         let before = registry.namespaces(nqn).cloned();
@@ -228,7 +230,7 @@ impl Daemon {
         Ok(())
     }
 
-    fn detach(&self, device: DeviceId) {
+    pub(super) fn detach(&self, device: DeviceId) {
         for worker in 0..self.common.mailboxes.workers() {
             self.common.mailboxes.send(WorkerId(worker), ThreadMessage::Detach(device));
         }

@@ -98,12 +98,16 @@ impl Daemon {
         for group in &listener.ana_groups {
             self.registry().set_ana_state(port, group.id, group.state).map_err(failed)?;
         }
+        self.set_group_states_of(port);
         self.listeners.push(Listening::new(listener.clone(), port));
         self.config.listeners.push(listener.clone());
         self.raise_descriptor_limit();
         let at = self.listeners.len() - 1;
         if self.draining {
             let message = "no connection is taken until `drain --end`".to_owned();
+            return Err(Unmade { outcome: Outcome::Waiting, message });
+        }
+        if let Some(message) = self.waits_for_group() {
             return Err(Unmade { outcome: Outcome::Waiting, message });
         }
         match self.listen_where_configured(at) {
@@ -116,7 +120,7 @@ impl Daemon {
                 }
                 Ok(Vec::new())
             }
-            Err(error) if origin == Origin::File => {
+            Err(error) if origin != Origin::Command => {
                 self.log_listen_fault(at, &error);
                 Err(Unmade { outcome: Outcome::Waiting, message: error_text(&error) })
             }
@@ -196,7 +200,7 @@ impl Daemon {
 
     /// Tries again where it is down.
     pub(super) fn retry_listeners(&mut self) {
-        if self.draining {
+        if self.draining || !self.may_listen() {
             return;
         }
         let before: Vec<bool> = self.listeners.iter().map(Listening::is_up).collect();

@@ -17,6 +17,7 @@
 //! | `protection` | the operator ends a write protection that a host has set |
 //! | `workers`, `worker_group` | the workers' threads, and which provider they serve |
 //! | `questions`, `reservations`, `resets` | the thread that answers what commands ask the control plane |
+//! | `cluster` | this gateway as one of a group |
 //! | `plan`, `apply` | what a changed configuration changes, what that costs, and making it so |
 //! | `changing` | changes that are made and wait for disks, and who waits for them |
 //! | `unfinished` | what came before a change and is still under way, to be waited for again |
@@ -30,6 +31,7 @@ mod ana;
 mod apply;
 mod authentication;
 mod changing;
+mod cluster;
 mod differences;
 mod discovery;
 mod disks;
@@ -155,6 +157,8 @@ pub struct Daemon {
     changing: Vec<(Changing, Asker)>,
     /// Configurations that are being read.
     readings: reading::Readings,
+    /// What is known of the group of gateways, where this is one of them.
+    cluster: Option<Box<cluster::Membership>>,
 }
 
 impl Daemon {
@@ -181,7 +185,7 @@ impl Daemon {
         loop {
             let now = self.common.clock.now();
             let mut wait = self.watchdog.wait(now, ROUND).min(self.look_at.saturating_sub(now));
-            if self.is_changing() {
+            if self.is_changing() || self.is_group_busy() {
                 wait = wait.min(GLANCE);
             }
             let event = control.next(wait);
@@ -202,7 +206,7 @@ impl Daemon {
             }
             self.advance_changes();
             let now = self.common.clock.now();
-            if is_idle && self.is_changing() && now < round_at {
+            if is_idle && (self.is_changing() || self.is_group_busy()) && now < round_at {
                 // It was a glance at what a change waits for, one of many.
                 self.keep_alive();
                 continue;
@@ -215,6 +219,7 @@ impl Daemon {
         }
         notify::stopping();
         tracing::info!("stopping: {}", self.status());
+        self.leave_group();
         self.stop(DRAIN_TIMEOUT);
         tracing::info!("stopped");
         Ok(())
@@ -299,12 +304,26 @@ impl Daemon {
                 "operations on a disk have not ended within {CLOSE_TIMEOUT:?}: leaving them to the kernel"
             );
         }
+        close_in_time(core::mem::take(&mut self.namespaces));
         for (id, worker) in self.workers.into_iter().enumerate().filter(|(_, worker)| worker.ended()) {
             if worker.thread.join().is_err() {
                 tracing::error!("worker {id} panicked");
             }
         }
         self.namespaces.close_all(CLOSE_TIMEOUT);
+    }
+}
+
+/// Closes the disks, within a bounded time: a storage cluster that does not answer keeps nobody from stopping.
+fn close_in_time(namespaces: Namespaces) {
+    let (tell, over) = std::sync::mpsc::channel::<()>();
+    let body = move || {
+        drop(namespaces);
+        drop(tell);
+    };
+    if std::thread::Builder::new().name("close-disks".into()).spawn(body).is_ok() {
+        // It says nothing, and is gone when that is over.
+        let _ = over.recv_timeout(CLOSE_TIMEOUT);
     }
 }
 

@@ -6,7 +6,7 @@ use crate::exports::{Export, ExportError, ExportFault};
 use crate::limits::{NSID_REST, OPEN_TIMEOUT, RETRY_INTERVAL};
 use crate::state::StateDirectory;
 use core::time::Duration;
-use nvmf_backend::DEVICES_MAX;
+use nvmf_backend::{ClusterSpec, DEVICES_MAX};
 use nvmf_block::DeviceId;
 use nvmf_config::{Backing, Namespace, Subsystem};
 use std::collections::{HashMap, HashSet};
@@ -34,6 +34,8 @@ pub(super) struct Namespaces {
     resting: HashMap<Key, (Backing, Duration)>,
     faults: HashMap<Key, Fault>,
     next_device: u32,
+    /// How images are reached that a group of gateways serves.
+    pub(super) cluster: Option<ClusterSpec>,
 }
 
 /// A disk that a thread of its own is opening: a device that hangs must not keep the control loop waiting.
@@ -117,9 +119,9 @@ impl Namespaces {
             let nqn = key.0;
             let (device, waker, state) = (self.take_device(), waker.clone(), Arc::clone(state));
             let (tell, told) = channel();
-            let to_open = namespace.clone();
+            let (to_open, cluster) = (namespace.clone(), self.cluster.clone());
             let body = move || {
-                let _ = tell.send(Export::open(nqn, &to_open, device, &state));
+                let _ = tell.send(Export::open(nqn, &to_open, device, &state, cluster.as_ref()));
                 waker.wake();
             };
             // No thread: it is tried again.

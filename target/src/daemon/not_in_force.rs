@@ -45,6 +45,7 @@ impl Change {
                 config.target = Target { strict, ..Target::clone(target) };
             }
             Self::Metrics(metrics) => config.metrics.clone_from(metrics),
+            Self::Cluster(cluster) => config.cluster.clone_from(cluster),
             Self::Identity(new) => {
                 if let Some(old) = config.subsystems.iter_mut().find(|old| old.nqn == new.nqn) {
                     old.serial.clone_from(&new.serial);

@@ -14,8 +14,8 @@ use crate::exports::{self, Export, describe};
 use core::time::Duration;
 use nvmf_backend::{Disk, DiskSpec};
 use nvmf_config::{
-    AnaGroup, Backing, Config, Discovery, Host, HostLimits, Hosts, Listener, Metrics, Namespace, Subsystem,
-    Target, Tls,
+    AnaGroup, Backing, Cluster, Config, Discovery, Host, HostLimits, Hosts, Listener, Metrics, Namespace,
+    Subsystem, Target, Tls,
 };
 use nvmf_subsystem::{Association, Nqn};
 use std::collections::BTreeSet;
@@ -59,6 +59,8 @@ pub(super) enum Change {
     Strict(bool),
     /// Where metrics are served.
     Metrics(Option<Metrics>),
+    /// Of which group of gateways this is one.
+    Cluster(Option<Cluster>),
     /// What each host may do a second at a subsystem.
     HostLimits(Nqn, Vec<HostLimits>),
 }
@@ -135,6 +137,9 @@ pub(super) fn changes(now: &Config, asked: &Config) -> Vec<Change> {
     if now.metrics != asked.metrics {
         changes.push(Change::Metrics(asked.metrics.clone()));
     }
+    if now.cluster != asked.cluster {
+        changes.push(Change::Cluster(asked.cluster.clone()));
+    }
     changes
 }
 
@@ -167,6 +172,7 @@ impl Change {
             Self::Target(_) => ("change-target", "[target]".to_owned()),
             Self::Strict(strict) => ("change-strict", format!("to {strict}")),
             Self::Metrics(_) => ("change-metrics", "[metrics]".to_owned()),
+            Self::Cluster(_) => ("change-cluster", "[cluster]".to_owned()),
             Self::HostLimits(nqn, _) => ("change-host-limits", nqn.to_string()),
         }
     }
@@ -255,6 +261,7 @@ impl Daemon {
         match change {
             Change::Target(_) => Some((Effect::Restart, at_restart("[target]"))),
             Change::Metrics(_) => Some((Effect::Restart, at_restart("[metrics]"))),
+            Change::Cluster(_) => Some((Effect::Restart, at_restart("[cluster]"))),
             Change::Identity(_) => {
                 let text = "serial and model are what hosts know the subsystem by: they change at the next restart only";
                 Some((Effect::Refused, text.to_owned()))

@@ -19,6 +19,8 @@ pub(super) enum ToStore {
     Reservation(ReservationQuestion, Origin),
     WriteProtection(WriteProtectionQuestion, Origin),
     Lift(Lift),
+    /// Says when all that came before is stored.
+    Sync(Sender<()>),
 }
 
 /// Answers questions for as long as someone may ask. Each kind has its own threads: authentication a pool that computes,
@@ -69,6 +71,8 @@ fn answer_reservations(asked: &Receiver<ToStore>, mut reservations: Reservations
             Some(ToStore::Reservation(question, origin)) => reservations.take_up(&question, origin),
             Some(ToStore::WriteProtection(question, origin)) => reservations.protect(&question, origin),
             Some(ToStore::Lift(lift)) => reservations.lift(&lift),
+            // Nobody may wait any more.
+            Some(ToStore::Sync(tell)) => drop(tell.send(())),
             None => {}
         }
         reservations.answer_those_in_force();

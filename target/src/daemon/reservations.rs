@@ -4,7 +4,7 @@ use super::workers::{Common, publish};
 use crate::barrier::{Barrier, Scope};
 use crate::mailbox::Mailboxes;
 use crate::message::{Answered, Origin, WorkerId};
-use crate::state::{StateDirectory, is_to_be_stored};
+use crate::state::StateDirectory;
 use crate::thread::Clock;
 use crate::transport::Detached;
 use core::time::Duration;
@@ -288,7 +288,7 @@ impl<S: Surroundings> Reservations<S> {
             (Err(status), None) => return Err(status),
         };
         let ReservationQuestion { uuid, .. } = *question;
-        if is_to_be_stored(&old, &plan.reservation) || self.unsure.contains(&uuid) {
+        if self.surroundings.state().is_to_be_stored(&old, &plan.reservation) || self.unsure.contains(&uuid) {
             let stored = self.surroundings.state().store(uuid, &plan.reservation);
             if let Err(error) = stored {
                 self.unsure.insert(uuid);

@@ -2,6 +2,7 @@
 
 use super::ana::set_initial;
 use super::authentication::{self, Pool, SecretFault};
+use super::cluster::{JoinError, Membership};
 use super::disks::error_text;
 use super::keys::{NO_KEYS, tls_ports};
 use super::reservations::{OfDaemon, Reservations};
@@ -23,7 +24,7 @@ use crate::state::{StateDirectory, StateError};
 use crate::thread::{Clock, Waiting};
 use core::time::Duration;
 use nvmf_config::{Config, Poll, Transport};
-use nvmf_subsystem::{DefinitionError, DuplicateHostId, Options, OptionsError, Registry};
+use nvmf_subsystem::{AnaState, DefinitionError, DuplicateHostId, Options, OptionsError, Registry};
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -123,6 +124,9 @@ pub enum StartError {
     /// The state directory cannot be had.
     #[error(transparent)]
     State(#[from] StateError),
+    /// This gateway cannot be one of its group.
+    #[error(transparent)]
+    Join(#[from] JoinError),
     /// TLS cannot be had.
     #[error("the TLS library does not start")]
     Tls(#[source] nvmf_stream::TlsError),
@@ -170,7 +174,14 @@ impl Daemon {
     ) -> Result<Self, StartError> {
         let mut instance_secret = [0; 16];
         nvmf_auth::system_random(&mut instance_secret)?;
-        let state = Arc::new(StateDirectory::open(config.target.state_dir.as_deref())?);
+        let cluster = match &config.cluster {
+            Some(cluster) => Some(Membership::join(&config, cluster, waker.clone())?),
+            None => None,
+        };
+        let state = Arc::new(match &cluster {
+            Some(cluster) => cluster.state(),
+            None => StateDirectory::open(config.target.state_dir.as_deref())?,
+        });
         let mut registry = Registry::new(options(&config, instance_secret, state.keeps()))?;
         for subsystem in &config.subsystems {
             let added = registry.add_subsystem(exports::definition(subsystem));
@@ -243,8 +254,13 @@ impl Daemon {
             changing: Vec::new(),
             readings: super::reading::Readings::default(),
             not_in_force: Vec::new(),
+            cluster,
             config,
         };
+        if let Some(cluster) = &daemon.cluster {
+            daemon.namespaces.cluster = Some(cluster.images_at().clone());
+            daemon.registry().set_controller_ids(None);
+        }
         match daemon.bring_up() {
             Ok(()) => Ok(daemon),
             Err(error) => {
@@ -287,7 +303,8 @@ impl Daemon {
         for group in 0..self.groups.len() {
             self.start_group(group)?;
         }
-        for (at, error) in self.listen_where_down() {
+        let down = if self.may_listen() { self.listen_where_down() } else { Vec::new() };
+        for (at, error) in down {
             if strict || self.addresses().is_empty() {
                 return Err(error);
             }
@@ -326,7 +343,7 @@ impl Daemon {
                 self.memory(),
             );
         }
-        if let Some(what) = self.config.serves_nothing() {
+        if let Some(what) = self.config.serves_nothing().filter(|_| self.cluster.is_none()) {
             tracing::warn!("{NOTHING_SERVED}: there is {what}");
         }
         for WorkerGroup { selection, .. } in &self.groups {
@@ -376,6 +393,10 @@ fn options(config: &Config, instance_secret: [u8; 16], write_protection: bool) -
         transfer_len_max: target.transfer_max,
         cntlids: target.cntlids.clone(),
         write_protection,
+        ana_unset: match config.cluster {
+            Some(_) => AnaState::INACCESSIBLE,
+            None => AnaState::OPTIMIZED,
+        },
         // Each change adds one: no target changes a thousand times a second for long.
         discovery_generation: SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)

@@ -13,6 +13,9 @@ impl Daemon {
     /// One line: what is served, to how many, and what is wrong.
     pub(super) fn status(&self) -> String {
         let associations = self.common.registry.lock().map_or(0, |registry| registry.associations().count());
+        if let Some(text) = self.waits_for_group() {
+            return format!("{text}{}", self.reload_text());
+        }
         if let Some(what) = self.config.serves_nothing() {
             let (missing, _) = what.split_once(':').unwrap_or((what, ""));
             return format!("{NOTHING_SERVED}: there is {missing}{}", self.reload_text());

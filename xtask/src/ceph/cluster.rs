@@ -95,6 +95,11 @@ impl Cluster {
         self.run("rbd", &words.split(' ').collect::<Vec<_>>())
     }
 
+    /// Runs `rados` with these arguments.
+    pub(super) fn rados(&self, arguments: &[&str]) -> Result<String> {
+        self.run("rados", arguments)
+    }
+
     fn make_monitor(&self, fsid: &str, port: u16) -> Result<()> {
         let keyring = self.path("keyring");
         let (keyring, map) = (keyring.display().to_string(), self.path("monmap").display().to_string());

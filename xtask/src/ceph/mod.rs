@@ -4,11 +4,14 @@
 //! |---|---|
 //! | `cluster` | a cluster in a folder, from Debian's packages |
 //! | `gateway` | the target with images of it, and jobs on them |
+//! | `group`, `groups` | gateways of a group, and what is done to them under I/O |
 //! | `scenarios` | what is done to the cluster under I/O, and what is seen of it |
 //! | `speed` | random reads and writes through the target, against librbd's own |
 
 mod cluster;
 mod gateway;
+mod group;
+mod groups;
 mod scenarios;
 mod speed;
 

@@ -2,6 +2,7 @@
 
 use super::cluster::Cluster;
 use super::gateway::{Gateway, Running, report};
+use super::groups;
 use crate::step;
 use anyhow::{Context, Result, ensure};
 use nvmf_tests::process::until_within;
@@ -23,6 +24,14 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario { name: "resize", short: true, run: resize },
     Scenario { name: "fenced", short: true, run: fenced },
     Scenario { name: "many-images", short: false, run: many_images },
+    Scenario { name: "group-serves", short: true, run: groups::serves },
+    Scenario { name: "group-owner-killed", short: true, run: groups::owner_killed },
+    Scenario { name: "group-owner-stopped", short: false, run: groups::owner_stopped },
+    Scenario { name: "group-planned-move", short: true, run: groups::planned_move },
+    Scenario { name: "group-monitor-dead", short: false, run: groups::monitor_dead },
+    Scenario { name: "group-osd-hung", short: false, run: groups::osd_hung },
+    Scenario { name: "group-bad-input", short: false, run: groups::bad_input },
+    Scenario { name: "group-many-images", short: false, run: groups::many_images },
 ];
 
 /// The conformance suite and the other tests of the crates that need a cluster.

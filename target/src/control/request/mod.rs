@@ -6,6 +6,7 @@
 
 pub mod ana;
 pub mod change;
+pub mod cluster;
 pub mod config;
 pub mod disk;
 pub mod key_text;
@@ -19,6 +20,7 @@ pub mod trace;
 use ana::AnaRequest;
 use change::ChangesAnswer;
 use clap::Subcommand;
+use cluster::{ClusterRequest, ClusterStatus};
 use config::{File, Save, SaveAnswer};
 use disk::{DiskAnswer, DiskRequest};
 use key_text::KeyText;
@@ -64,6 +66,9 @@ pub enum Request {
     /// Say how hosts reach namespaces (asymmetric namespace access).
     #[command(subcommand)]
     Ana(AnaRequest),
+    /// Show the group of gateways, and move ANA groups between them.
+    #[command(subcommand)]
+    Cluster(ClusterRequest),
     /// Show and close connections.
     #[command(subcommand)]
     Connections(ConnectionsRequest),
@@ -93,6 +98,7 @@ impl Request {
             | Self::Trace { .. }
             | Self::Plan(_)
             | Self::Save(_)
+            | Self::Cluster(ClusterRequest::Status {})
             | Self::Connections(ConnectionsRequest::List {}) => None,
             Self::Apply(_) => Some("apply".to_owned()),
             Self::Host(HostRequest::SetKey(set)) => {
@@ -118,6 +124,7 @@ impl Request {
         match self {
             Self::Status {} => text_of::<StatusAnswer>(result),
             Self::Trace { .. } => text_of::<TraceAnswer>(result),
+            Self::Cluster(ClusterRequest::Status {}) => text_of::<ClusterStatus>(result),
             Self::Connections(ConnectionsRequest::List {}) => text_of::<ConnectionsAnswer>(result),
             Self::Disk(_) => text_of::<DiskAnswer>(result),
             Self::Save(_) => text_of::<SaveAnswer>(result),
@@ -127,6 +134,7 @@ impl Request {
             | Self::Host(_)
             | Self::Listener(_)
             | Self::Ana(_)
+            | Self::Cluster(_)
             | Self::Connections(ConnectionsRequest::Close(_))
             | Self::Plan(_)
             | Self::Apply(_)

@@ -13,6 +13,7 @@ use crate::control::request::subsystem::{
 use crate::daemon::ana::{is_reachable, state_of};
 use crate::daemon::apply::Origin;
 use crate::daemon::changing::Changing;
+use crate::daemon::cluster::REFUSED_IN_A_GROUP;
 use crate::daemon::reading::{EMPTIES, Wanted};
 use crate::exports::Export;
 use nvmf_config::{AnaGroup, Config, Draft, DraftError, Listener, Rbd, RbdNameError, Transport};
@@ -38,6 +39,7 @@ impl Daemon {
             HostRequest::Remove(HostName { subsystem, host }) => {
                 self.edit(|draft| draft.revoke_host(subsystem, host))
             }
+            HostRequest::SetKey(set) if self.cluster.is_some() => Ok(self.set_shared_key(set)?.into()),
             HostRequest::SetKey(set) => Ok(self.set_key(set)?.into()),
         }
     }
@@ -46,6 +48,9 @@ impl Daemon {
         match request {
             NamespaceRequest::Add(add) => {
                 let mut table = namespace(add)?;
+                if let Some(group) = self.least_loaded_group().filter(|_| add.ana_group.is_none()) {
+                    table.insert("ana_group".into(), i64::from(group).into());
+                }
                 self.edit(|draft| {
                     let nsid = add.nsid.map_or_else(|| draft.free_nsid(&add.subsystem), Ok)?;
                     table.insert("nsid".into(), i64::from(nsid).into());
@@ -136,6 +141,9 @@ impl Daemon {
     }
 
     pub(super) fn on_ana(&mut self, set: &AnaSet) -> Result<Reply, Fault> {
+        if self.cluster.is_some() {
+            return Err(Fault::refused(REFUSED_IN_A_GROUP));
+        }
         let at = self.listener_at(&set.address, set.transport.as_deref())?;
         let mut changing = self.changes(|draft| {
             draft.set_ana_group(at, set.group, &set.state);
@@ -189,6 +197,10 @@ impl Daemon {
 
     pub(super) fn on_plan(&mut self, text: &str) -> Result<Reply, Fault> {
         let asked = parse(text)?;
+        if self.cluster.is_some() {
+            let asked = self.shared_part(&asked)?;
+            return Ok(Reply::Answer(self.planned(&asked, Vec::new())));
+        }
         if self.empties(&asked) {
             return Err(Fault::refused(EMPTIES));
         }
@@ -197,10 +209,18 @@ impl Daemon {
 
     pub(super) fn on_apply(&mut self, text: &str) -> Result<Reply, Fault> {
         let asked = parse(text)?;
+        if self.cluster.is_some() {
+            let asked = self.shared_part(&asked)?;
+            return Ok(self.ask_for(&asked)?.into());
+        }
         Ok(self.read(Wanted::Keys(Box::new(asked)))?.into())
     }
 
     pub(super) fn on_save(&self) -> Result<Reply, Fault> {
+        if let Some(wanted) = self.wanted_of_group() {
+            let text = wanted.shared_text().map_err(|error| Fault::refused(error.to_string()))?;
+            return super::done(&SaveAnswer { text, config_file: None, not_in_force: Vec::new() });
+        }
         let text = self.wanted().to_text().map_err(|error| Fault::refused(error.to_string()))?;
         let not_in_force = self.names_not_in_force();
         super::done(&SaveAnswer { text, config_file: self.path.clone(), not_in_force })
@@ -215,6 +235,9 @@ impl Daemon {
         &mut self,
         edit: impl FnOnce(&mut Draft) -> Result<(), DraftError>,
     ) -> Result<Changing, Fault> {
+        if self.cluster.is_some() {
+            return self.change_group(edit);
+        }
         let refused = |error: DraftError| Fault::refused(error.to_string());
         let mut draft = Draft::of(&self.config).map_err(refused)?;
         edit(&mut draft).map_err(refused)?;

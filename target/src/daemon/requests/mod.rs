@@ -1,6 +1,7 @@
 //! Carries out what comes over the control socket.
 
 mod change;
+mod cluster;
 mod disk;
 mod service;
 mod status;
@@ -87,6 +88,7 @@ impl Daemon {
             Request::Disk(request) => Ok(Reply::Disk(request.clone())),
             Request::Listener(request) => self.on_listener(request),
             Request::Ana(AnaRequest::Set(set)) => self.on_ana(set),
+            Request::Cluster(request) => self.on_cluster(request),
             Request::Connections(ConnectionsRequest::List {}) => self.on_list(),
             Request::Connections(ConnectionsRequest::Close(which)) => self.on_close(which),
             Request::Plan(file) => self.on_plan(&file.text),

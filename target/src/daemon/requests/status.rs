@@ -41,7 +41,9 @@ impl Daemon {
             config_file: self.path.as_ref().map(|path| path.display().to_string()),
             draining: self.draining,
             reload_errors: self.reload_errors,
-            nothing_served: self.config.serves_nothing().map(str::to_owned),
+            nothing_served: self
+                .waits_for_group()
+                .or_else(|| self.config.serves_nothing().map(str::to_owned)),
             listeners: self.listener_statuses(),
             subsystems: self
                 .config
@@ -81,7 +83,7 @@ impl Daemon {
             let key = (subsystem.nqn, namespace.nsid);
             let state = if open.is_some() { NamespaceState::Served } else { NamespaceState::Waiting };
             let fault = match open {
-                Some(export) => export.look_fault.clone(),
+                Some(export) => export.look_fault.clone().or_else(|| self.image_fault(export)),
                 None => self.namespaces.fault(&key),
             };
             let disk = open.map(|export| DiskStatus {
@@ -164,7 +166,7 @@ fn namespace_status(
 }
 
 fn disk_status(export: &Export, now_us: u64) -> DiskStatus {
-    let (geometry, health) = (export.disk.geometry(), export.disk.health());
+    let (geometry, health) = (export.geometry(), export.disk.health());
     let in_flight = export.counted.in_flight(now_us);
     DiskStatus {
         uuid: Uuid::from_bytes(export.uuid).to_string(),

@@ -1,0 +1,346 @@
+//! The thread that drives the engine. It waits for nothing but its mailbox.
+
+use super::Kept;
+use super::helpers::Helpers;
+use super::store::{self, Place, Store};
+use super::{Request, Shared, Ticket, ToDaemon, ToDriver, watches};
+use crate::control::Waker;
+use core::time::Duration;
+use nvmf_cluster::{
+    Action, Address, Gateway, Handle, Identity, OpId, Reply, RequestError, RequestId, Status, Timing, Via,
+};
+use nvmf_rados::Cluster;
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Instant;
+
+/// How long the state of the group is waited for. The thread waits for nothing itself.
+const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// The control loop's end.
+pub struct Driver {
+    to: Sender<ToDriver>,
+    from: Receiver<ToDaemon>,
+    last: Ticket,
+}
+
+impl Driver {
+    /// What it is asked to do next, if there is anything.
+    pub fn take(&self) -> Option<ToDaemon> {
+        self.from.try_recv().ok()
+    }
+
+    /// Tells the thread something.
+    pub fn tell(&self, message: ToDriver) {
+        // It ends after this.
+        let _ = self.to.send(message);
+    }
+
+    /// The files of namespaces, in the pool.
+    #[must_use]
+    pub fn kept(&self) -> Kept {
+        Kept::new(self.to.clone())
+    }
+
+    /// What threads tell it by.
+    #[must_use]
+    pub fn mailbox(&self) -> Sender<ToDriver> {
+        self.to.clone()
+    }
+
+    /// Replies to an action.
+    pub fn reply(&self, op: OpId, reply: Reply) {
+        self.tell(ToDriver::Reply(op, reply));
+    }
+
+    /// Asks for something; [`ToDaemon::Answer`] comes with this ticket.
+    pub fn ask(&mut self, request: Request) -> Ticket {
+        self.last.0 += 1;
+        self.tell(ToDriver::Request(self.last, request));
+        self.last
+    }
+
+    /// The group as this gateway sees it.
+    #[must_use]
+    pub fn status(&self) -> Option<Status> {
+        let (tell, told) = channel();
+        self.tell(ToDriver::Status(tell));
+        told.recv_timeout(STATUS_TIMEOUT).ok()
+    }
+}
+
+/// Joins the group.
+///
+/// # Errors
+/// The system has no thread left.
+pub fn start(place: Place, identity: Identity, waker: Waker) -> io::Result<Driver> {
+    let ((to, inbox), (tell, from)) = (channel(), channel());
+    let store = Arc::new(Store::new(place));
+    watches::start(&store, to.clone())?;
+    let leases = lease_thread()?;
+    let own = to.clone();
+    let body = move || {
+        let clock = Instant::now();
+        let gateway = Gateway::new(identity, Timing::DEFAULT, now(clock));
+        let mut thread = Thread {
+            gateway,
+            clock,
+            store,
+            leases,
+            helpers: Helpers::default(),
+            own,
+            tell,
+            waker,
+            handles: BTreeMap::new(),
+            tickets: BTreeMap::new(),
+            keeps: BTreeMap::new(),
+            others: None,
+        };
+        thread.run(&inbox);
+    };
+    std::thread::Builder::new().name("cluster".into()).spawn(body)?;
+    Ok(Driver { to, from, last: Ticket(0) })
+}
+
+/// The clock of the engine, which is never 0.
+fn now(clock: Instant) -> Duration {
+    clock.elapsed() + Duration::from_secs(1)
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The thread of the lease, which does nothing else.
+fn lease_thread() -> io::Result<Sender<Job>> {
+    let (give, given) = channel::<Job>();
+    let body = move || given.into_iter().for_each(|job| job());
+    std::thread::Builder::new().name("ceph-lease".into()).spawn(body)?;
+    Ok(give)
+}
+
+struct Thread {
+    gateway: Gateway,
+    clock: Instant,
+    store: Arc<Store>,
+    leases: Sender<Job>,
+    helpers: Helpers,
+    own: Sender<ToDriver>,
+    tell: Sender<ToDaemon>,
+    waker: Waker,
+    /// Connections of ANA groups; `None`: not made yet.
+    handles: BTreeMap<Handle, Option<Arc<Cluster>>>,
+    tickets: BTreeMap<RequestId, Ticket>,
+    keeps: BTreeMap<RequestId, Sender<Result<u64, RequestError>>>,
+    others: Option<BTreeMap<String, Vec<String>>>,
+}
+
+impl Thread {
+    fn run(&mut self, inbox: &Receiver<ToDriver>) {
+        loop {
+            self.act();
+            self.tell_of_others();
+            let now = now(self.clock);
+            let wait =
+                self.gateway.poll_timeout().map_or(Duration::from_secs(1), |at| at.saturating_sub(now));
+            match inbox.recv_timeout(wait.min(Duration::from_secs(1))) {
+                Ok(message) => self.on_message(message),
+                Err(RecvTimeoutError::Timeout) => {}
+                // The control loop is gone, and with it the process.
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            self.look_for_fences();
+            let now = self::now(self.clock);
+            if self.gateway.poll_timeout().is_some_and(|at| at <= now) {
+                self.gateway.on_timeout(now);
+            }
+        }
+    }
+
+    fn on_message(&mut self, message: ToDriver) {
+        let now = now(self.clock);
+        match message {
+            ToDriver::Reply(op, reply) => self.gateway.on_reply(now, op, reply),
+            ToDriver::Notified(object) => self.gateway.on_notified(now, &object),
+            ToDriver::Connected(op, handle, connected) => self.on_connected(now, op, handle, connected),
+            ToDriver::Fenced(handle) => self.gateway.on_fenced(now, handle),
+            ToDriver::Request(ticket, request) => self.on_request(now, ticket, request),
+            ToDriver::Keep { group, name, value, tell } => {
+                let id = self.gateway.store_reservation(now, group, &name, value.as_ref());
+                self.keeps.insert(id, tell);
+            }
+            // Nobody may wait any more.
+            ToDriver::Status(tell) => drop(tell.send(self.gateway.status(now))),
+            ToDriver::Addresses(addresses) => self.gateway.set_addresses(now, addresses),
+            ToDriver::Stop => self.gateway.stop(now),
+        }
+    }
+
+    fn on_connected(
+        &mut self,
+        now: Duration,
+        op: OpId,
+        handle: Handle,
+        connected: Result<Arc<Cluster>, Reply>,
+    ) {
+        let reply = match (connected, self.handles.get_mut(&handle)) {
+            (Ok(cluster), Some(place)) => {
+                let address = cluster.address();
+                *place = Some(cluster);
+                match address {
+                    Ok(address) => Reply::Connected(Address(address)),
+                    Err(error) => Reply::Failed(error.to_string()),
+                }
+            }
+            // It was given up meanwhile.
+            (Ok(cluster), None) => {
+                let _ = self.helpers.run(move || drop(cluster));
+                Reply::Failed("it was given up".to_owned())
+            }
+            (Err(reply), _) => reply,
+        };
+        self.gateway.on_reply(now, op, reply);
+    }
+
+    fn on_request(&mut self, now: Duration, ticket: Ticket, request: Request) {
+        let id = match request {
+            Request::Edit(changes) => self.gateway.edit(now, changes),
+            Request::Move(group, to) => self.gateway.move_group(now, group, &to),
+            Request::Remove(name) => self.gateway.remove_gateway(now, &name),
+        };
+        self.tickets.insert(id, ticket);
+    }
+
+    /// I/O has found that a connection is fenced.
+    fn look_for_fences(&mut self) {
+        let is_fenced = |cluster: &Option<Arc<Cluster>>| cluster.as_ref().is_some_and(|it| it.is_fenced());
+        let fenced: Vec<Handle> =
+            self.handles.iter().filter(|(_, it)| is_fenced(it)).map(|(handle, _)| *handle).collect();
+        for handle in fenced {
+            self.gateway.on_fenced(now(self.clock), handle);
+        }
+    }
+
+    /// Where the others listen, when that has changed.
+    fn tell_of_others(&mut self) {
+        let others = self.gateway.others_addresses();
+        let others = others.map(|(name, addresses)| (name.to_string(), addresses.to_vec())).collect();
+        if self.others.as_ref() != Some(&others) {
+            self.others = Some(others.clone());
+            self.to_daemon(ToDaemon::Others(others));
+        }
+    }
+
+    fn to_daemon(&self, message: ToDaemon) {
+        // Its loop ends before this thread.
+        let _ = self.tell.send(message);
+        self.waker.wake();
+    }
+
+    fn act(&mut self) {
+        while let Some(action) = self.gateway.poll_action() {
+            self.carry_out(action);
+        }
+    }
+
+    fn carry_out(&mut self, action: Action) {
+        let store = Arc::clone(&self.store);
+        match action {
+            Action::Read { op, via, object, unless } => {
+                self.through(op, via, move |cluster| store.read(cluster, &object, unless));
+            }
+            Action::CompareAndSet { op, via, object, compare, set } => {
+                self.through(op, via, move |cluster| store.compare_and_set(cluster, &object, &compare, &set));
+            }
+            Action::Lock { op, object, cookie, duration } => {
+                let own = self.own.clone();
+                let job = move || {
+                    let reply = store.lock(&object, &cookie, duration);
+                    drop(own.send(ToDriver::Reply(op, reply)));
+                };
+                // Its thread ends after this one.
+                let _ = self.leases.send(Box::new(job));
+            }
+            Action::Unlock { object, cookie } => {
+                let _ = self.leases.send(Box::new(move || store.unlock(&object, &cookie)));
+            }
+            Action::ListLockers { op, object } => self.help(op, move || store.list_lockers(&object)),
+            Action::Notify { object } => drop(self.helpers.run(move || store.notify(&object))),
+            Action::Blocklist { op, address, duration } => {
+                tracing::warn!("fencing {address}");
+                self.help(op, move || store.blocklist(&address, duration));
+            }
+            Action::Connect { op, handle, .. } => {
+                self.handles.insert(handle, None);
+                let own = self.own.clone();
+                let job = move || drop(own.send(ToDriver::Connected(op, handle, store.connect())));
+                if self.helpers.run(job).is_err() {
+                    self.fail(op);
+                }
+            }
+            Action::WaitForLatestOsdmap { op, handle } => match self.handle(handle) {
+                Some(cluster) => self.help(op, move || store::wait_for_latest_osdmap(&cluster)),
+                None => self.fail(op),
+            },
+            Action::OpenImages { op, handle, group } => match self.handle(handle) {
+                Some(cluster) => {
+                    let kept = self.gateway.reservations(group).into_iter().flat_map(|all| all.iter());
+                    let kept = kept.map(|(name, kept)| {
+                        (name.to_owned(), kept.map(|kept| kept.value).map_err(|error| error.to_string()))
+                    });
+                    let kept = kept.collect();
+                    self.to_daemon(ToDaemon::OpenImages { op, handle, group, cluster, kept });
+                }
+                None => self.fail(op),
+            },
+            Action::SetAna { group, state } => self.to_daemon(ToDaemon::SetAna(group, state)),
+            Action::Drain { op, handle, .. } => self.to_daemon(ToDaemon::Drain(op, handle)),
+            Action::Shutdown { op, handle } => {
+                let cluster = self.handles.remove(&handle).flatten();
+                self.to_daemon(ToDaemon::Shutdown(op, handle, cluster));
+            }
+            Action::Converge { op } => {
+                let shared = self.gateway.configuration();
+                let (version, ana_groups) = (shared.version(), shared.ana_groups());
+                let items = shared.items().clone();
+                self.to_daemon(ToDaemon::Converge(op, Box::new(Shared { version, ana_groups, items })));
+            }
+            Action::ReconnectControl { op } => self.help(op, move || store.reconnect()),
+            Action::UseControllerIds { range } => self.to_daemon(ToDaemon::UseControllerIds(range)),
+            Action::Answer { request, result } => {
+                if let Some(tell) = self.keeps.remove(&request) {
+                    let _ = tell.send(result);
+                } else if let Some(ticket) = self.tickets.remove(&request) {
+                    self.to_daemon(ToDaemon::Answer(ticket, result));
+                }
+            }
+            Action::Stopped => self.to_daemon(ToDaemon::Stopped),
+        }
+    }
+
+    fn handle(&self, handle: Handle) -> Option<Arc<Cluster>> {
+        self.handles.get(&handle).cloned().flatten()
+    }
+
+    fn through(&self, op: OpId, via: Via, job: impl FnOnce(Option<&Arc<Cluster>>) -> Reply + Send + 'static) {
+        let cluster = match via {
+            Via::Control => None,
+            Via::Handle(handle) => match self.handle(handle) {
+                Some(cluster) => Some(cluster),
+                None => return self.fail(op),
+            },
+        };
+        self.help(op, move || job(cluster.as_ref()));
+    }
+
+    fn help(&self, op: OpId, job: impl FnOnce() -> Reply + Send + 'static) {
+        let own = self.own.clone();
+        if self.helpers.run(move || drop(own.send(ToDriver::Reply(op, job())))).is_err() {
+            self.fail(op);
+        }
+    }
+
+    fn fail(&self, op: OpId) {
+        let _ = self.own.send(ToDriver::Reply(op, Reply::Failed("no connection, or no thread".to_owned())));
+    }
+}

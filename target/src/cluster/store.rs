@@ -1,0 +1,156 @@
+//! The actions of the engine that are operations on Ceph. Everything here blocks.
+
+use core::time::Duration;
+use nvmf_cluster::action::Keys;
+use nvmf_cluster::{Address, BootId, Locker, Object, Reply, Snapshot};
+use nvmf_rados::{Cluster, ClusterSpec, Error, LockName, Pool, Renewal};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What the lock of a lease is named.
+const LEASE: &str = "lease";
+/// How long those who watch an object may take to hear that it has changed.
+const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Where the group's state is.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// The cluster, and as whom it is used.
+    pub cluster: ClusterSpec,
+    /// The pool.
+    pub pool: String,
+    /// The namespace of the pool.
+    pub namespace: Option<String>,
+    /// The group's name.
+    pub group: String,
+}
+
+impl Place {
+    fn pool(&self, cluster: &Arc<Cluster>) -> Result<Pool, Error> {
+        Pool::open(cluster, &self.pool, self.namespace.as_deref())
+    }
+
+    fn name(&self, object: &Object) -> String {
+        object.name(&self.group)
+    }
+}
+
+/// The operations. The connection of the control plane is made when it is first needed.
+pub(super) struct Store {
+    place: Place,
+    control: Mutex<Option<Pool>>,
+}
+
+impl Store {
+    pub(super) fn new(place: Place) -> Self {
+        Self { place, control: Mutex::new(None) }
+    }
+
+    /// The pool through the connection of the control plane.
+    pub(super) fn control(&self) -> Result<Pool, Error> {
+        let mut control = self.locked();
+        if let Some(pool) = &*control {
+            return Ok(pool.clone());
+        }
+        let pool = self.place.pool(&Cluster::connect(&self.place.cluster)?)?;
+        Ok(control.insert(pool).clone())
+    }
+
+    /// What stands there is whole between two statements.
+    fn locked(&self) -> MutexGuard<'_, Option<Pool>> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The pool through that connection; `None`: the control plane's.
+    fn through(&self, cluster: Option<&Arc<Cluster>>) -> Result<Pool, Error> {
+        cluster.map_or_else(|| self.control(), |cluster| self.place.pool(cluster))
+    }
+
+    pub(super) fn reconnect(&self) -> Reply {
+        let old = self.locked().take();
+        // Watches may hold it for a while.
+        drop(old);
+        replied(self.control().map(|_| Reply::Done))
+    }
+
+    pub(super) fn read(&self, cluster: Option<&Arc<Cluster>>, object: &Object, unless: Option<u64>) -> Reply {
+        let read = self.through(cluster).and_then(|pool| pool.keys(&self.place.name(object), unless));
+        replied(read.map(|read| match read {
+            Some(keys) => Reply::Snapshot(Snapshot { version: keys.version, keys: keys.values }),
+            None => Reply::Unchanged,
+        }))
+    }
+
+    pub(super) fn compare_and_set(
+        &self,
+        cluster: Option<&Arc<Cluster>>,
+        object: &Object,
+        compare: &Keys,
+        set: &Keys,
+    ) -> Reply {
+        let pool = self.through(cluster);
+        let done = pool.and_then(|pool| pool.compare_and_set_all(&self.place.name(object), compare, set));
+        replied(done.map(|done| if done { Reply::Done } else { Reply::Conflict }))
+    }
+
+    pub(super) fn lock(&self, object: &Object, cookie: &BootId, duration: Duration) -> Reply {
+        let lock = LockName { name: LEASE, cookie: &cookie.0, description: "a gateway's lease" };
+        let name = self.place.name(object);
+        let locked = self.control().and_then(|pool| {
+            if pool.lock(&name, lock, duration, Renewal::May)? {
+                return Ok(Reply::Done);
+            }
+            holder(&pool, &name)
+        });
+        match replied(locked) {
+            Reply::Free => Reply::Failed("the lock was free a moment later".to_owned()),
+            reply => reply,
+        }
+    }
+
+    pub(super) fn list_lockers(&self, object: &Object) -> Reply {
+        replied(self.control().and_then(|pool| holder(&pool, &self.place.name(object))))
+    }
+
+    pub(super) fn unlock(&self, object: &Object, cookie: &BootId) {
+        let lock = LockName { name: LEASE, cookie: &cookie.0, description: "" };
+        // It expires by itself.
+        let _ = self.control().and_then(|pool| pool.unlock(&self.place.name(object), lock));
+    }
+
+    pub(super) fn notify(&self, object: &Object) {
+        // Who has not heard of it looks a little later.
+        let _ = self.control().and_then(|pool| pool.notify(&self.place.name(object), &[], NOTIFY_TIMEOUT));
+    }
+
+    pub(super) fn blocklist(&self, address: &Address, duration: Duration) -> Reply {
+        let fenced = self.control().and_then(|pool| pool.cluster().blocklist_add(&address.0, duration));
+        replied(fenced.map(|()| Reply::Done))
+    }
+
+    pub(super) fn connect(&self) -> Result<Arc<Cluster>, Reply> {
+        Cluster::connect(&self.place.cluster).map_err(|error| replied(Err(error)))
+    }
+
+    pub(super) fn object(&self, object: &Object) -> String {
+        self.place.name(object)
+    }
+}
+
+pub(super) fn wait_for_latest_osdmap(cluster: &Cluster) -> Reply {
+    replied(cluster.wait_for_latest_osdmap().map(|()| Reply::Done))
+}
+
+fn holder(pool: &Pool, object: &str) -> Result<Reply, Error> {
+    let holders = pool.lock_holders(object, LEASE)?.into_iter();
+    let mut lockers =
+        holders.map(|holder| Locker { cookie: BootId(holder.cookie), address: Address(holder.address) });
+    Ok(lockers.next().map_or(Reply::Free, Reply::Held))
+}
+
+fn replied(result: Result<Reply, Error>) -> Reply {
+    match result {
+        Ok(reply) => reply,
+        Err(error) if error.is_fenced() => Reply::Blocklisted,
+        Err(error) => Reply::Failed(error.to_string()),
+    }
+}

@@ -1,0 +1,144 @@
+//! `cluster status`, `move`, `remove`: the group of gateways.
+
+use clap::{Args, Subcommand};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The group of gateways.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Subcommand)]
+#[serde(rename_all = "kebab-case")]
+pub enum ClusterRequest {
+    /// Which gateway serves which ANA group, who is there, and why something is not so.
+    Status {},
+    /// Have a gateway serve an ANA group. Hosts wait for some milliseconds; nothing they have under way is lost.
+    Move(ClusterMove),
+    /// Forget a gateway that is gone for good, and free its Controller IDs.
+    Remove(ClusterRemove),
+}
+
+/// The arguments of `cluster move`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Args)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterMove {
+    /// The ANA group.
+    pub group: u32,
+    /// The gateway, as `cluster status` names it.
+    pub gateway: String,
+}
+
+/// The arguments of `cluster remove`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Args)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterRemove {
+    /// The gateway.
+    pub gateway: String,
+}
+
+/// The answer to `cluster status`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ClusterStatus {
+    /// The gateway that is asked.
+    pub gateway: String,
+    /// `joining`, `member`, `suspended`, `refused`, `stopping` or `stopped`.
+    pub state: String,
+    /// Why, if it is no plain member.
+    pub why: Option<String>,
+    /// Its Controller IDs, first and last.
+    pub controller_ids: Option<(u16, u16)>,
+    /// Milliseconds until it shows its ANA groups inaccessible by itself, unless its lease is renewed.
+    pub lease_ms: Option<u64>,
+    /// The others.
+    pub others: BTreeMap<String, Other>,
+    /// The ANA groups, by number.
+    pub groups: BTreeMap<u32, Group>,
+    /// The configuration.
+    pub configuration: Configuration,
+    /// What more there is.
+    #[serde(flatten)]
+    pub more: BTreeMap<String, Value>,
+}
+
+/// Another gateway.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Other {
+    /// `held`, `expired`, `dead` or `unknown`.
+    pub lease: String,
+    /// Where hosts reach it.
+    pub addresses: Vec<String>,
+    /// Its version.
+    pub software: Option<String>,
+    /// ANA groups that it serves.
+    pub groups: Option<usize>,
+    /// It is about to stop.
+    pub leaving: bool,
+}
+
+/// An ANA group.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Group {
+    /// `free`, `taking`, `owned`, `surrendered`, `new` or `unreadable`.
+    pub state: String,
+    /// Who has it, or is to have it.
+    pub gateway: Option<String>,
+    /// The address that does its I/O, or that is to be fenced.
+    pub address: Option<String>,
+    /// Its generation.
+    pub generation: u64,
+    /// What the gateway that is asked does with it.
+    pub here: String,
+    /// Where an operator wants it.
+    pub wanted: Option<String>,
+    /// Why it is so, or what it waits for.
+    pub why: Option<String>,
+}
+
+/// The configuration of the group.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Configuration {
+    /// The version that was read last.
+    pub version: u64,
+    /// The version that is served here.
+    pub applied: Option<u64>,
+    /// What is left out, with the reason.
+    pub broken: BTreeMap<String, String>,
+    /// Why what is stored is not used.
+    pub refused: Option<String>,
+}
+
+impl fmt::Display for ClusterStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "gateway {}: {}", self.gateway, self.state)?;
+        if let Some((first, last)) = self.controller_ids {
+            write!(f, ", Controller IDs {first} to {last}")?;
+        }
+        if let Some(lease_ms) = self.lease_ms {
+            write!(f, ", lease for {lease_ms} ms")?;
+        }
+        writeln!(f)?;
+        self.why.iter().try_for_each(|why| writeln!(f, "  {why}"))?;
+        for (name, Other { lease, addresses, software, groups, leaving }) in &self.others {
+            write!(f, "gateway {name}: lease {lease}")?;
+            groups.iter().try_for_each(|groups| write!(f, ", {groups} ANA group(s)"))?;
+            software.iter().try_for_each(|software| write!(f, ", version {software}"))?;
+            writeln!(f, "{}: {}", if *leaving { ", leaving" } else { "" }, addresses.join(" "))?;
+        }
+        let Configuration { version, applied, broken, refused } = &self.configuration;
+        match applied {
+            Some(applied) if applied == version => writeln!(f, "configuration: version {version}")?,
+            Some(applied) => writeln!(f, "configuration: version {version}, served here: {applied}")?,
+            None => writeln!(f, "configuration: version {version}, not served here yet")?,
+        }
+        refused.iter().try_for_each(|refused| writeln!(f, "  not used: {refused}"))?;
+        broken.iter().try_for_each(|(name, reason)| writeln!(f, "  left out: {name}: {reason}"))?;
+        for (id, group) in &self.groups {
+            let gateway = group.gateway.as_deref().unwrap_or("nobody");
+            write!(f, "ANA group {id}: {} by {gateway}", group.state)?;
+            group.wanted.iter().try_for_each(|wanted| write!(f, ", to move to {wanted}"))?;
+            writeln!(f, " (generation {}, here {})", group.generation, group.here)?;
+            group.why.iter().try_for_each(|why| writeln!(f, "  {why}"))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,124 @@
+//! The group's items as a configuration, and making it so: by the same changes as a file.
+
+use super::super::apply::Origin;
+use super::super::changing::{Asker, Changing};
+use super::super::{Daemon, disks::error_text};
+use super::keys;
+use crate::cluster::Shared;
+use crate::control::request::change::{Item as ChangeItem, Outcome};
+use nvmf_cluster::configuration::Item;
+use nvmf_cluster::{OpId, Reply};
+use nvmf_config::{Config, Items};
+use std::collections::{BTreeMap, BTreeSet};
+use toml::Table;
+
+/// Items as tables of a configuration. Those that are none are named.
+fn tables(items: &BTreeMap<String, Item>) -> (Items, Vec<(String, String)>) {
+    let (mut tables, mut broken) = (Items::new(), Vec::new());
+    for (key, item) in items.iter().filter(|(key, _)| !keys::is_key(key)) {
+        match serde_json::from_value::<Table>(item.value.clone()) {
+            Ok(table) => drop(tables.insert(key.clone(), table)),
+            Err(error) => broken.push((key.clone(), format!("it is no table of a configuration: {error}"))),
+        }
+    }
+    (tables, broken)
+}
+
+/// The configuration of these items, with what of them is left out, each with its reason.
+pub(super) fn configuration(own: &Config, shared: &Shared) -> (Config, Vec<(String, String)>) {
+    let (items, mut left_out) = tables(&shared.items);
+    match own.with_items(&items) {
+        Ok((mut config, others)) => {
+            left_out.extend(others);
+            for subsystem in &mut config.subsystems {
+                let nqn = subsystem.nqn;
+                subsystem.namespaces.retain(|namespace| {
+                    let is_there = namespace.ana_group <= shared.ana_groups;
+                    if !is_there {
+                        let reason =
+                            format!("ANA group {}: there are {}", namespace.ana_group, shared.ana_groups);
+                        left_out.push((format!("namespace/{nqn}/{}", namespace.nsid), reason));
+                    }
+                    is_there
+                });
+            }
+            (config, left_out)
+        }
+        Err(error) => {
+            left_out.push(("*".to_owned(), error_text(&error)));
+            (own.clone(), left_out)
+        }
+    }
+}
+
+impl Daemon {
+    /// Begins to serve what the group says, unless that is under way.
+    pub(super) fn begin_to_converge(&mut self) {
+        let Some(cluster) = &mut self.cluster else { return };
+        if cluster.converging.is_some() {
+            return;
+        }
+        let Some((op, shared)) = cluster.next.take() else { return };
+        let (config, mut left_out) = configuration(&self.config, &shared);
+        let (keys, broken) = keys::keys(&shared.items);
+        left_out.extend(broken);
+        for (key, reason) in left_out.iter().filter(|it| !cluster.left_out.contains(it)) {
+            tracing::error!("{key} of the group's configuration is left out: {reason}");
+        }
+        cluster.converging = Some(op);
+        cluster.shared = *shared;
+        cluster.items = config.items().unwrap_or_default();
+        cluster.left_out = left_out;
+        // Before a subsystem is there that a host without its key could connect to.
+        self.take_shared_keys(keys);
+        let changing = self.apply(&config, Origin::Group, None);
+        self.await_changes(changing, Asker::Group(op));
+    }
+
+    /// A file of this gateway's own, with what the group says.
+    pub(in crate::daemon) fn with_shared(&self, own: &Config) -> Option<Config> {
+        let cluster = self.cluster.as_ref()?;
+        Some(configuration(own, &cluster.shared).0)
+    }
+
+    /// The changes that are worth a line: what fails is tried again and again.
+    pub(in crate::daemon) fn news_of_group<'a>(
+        &mut self,
+        changing: &'a Changing,
+    ) -> impl Iterator<Item = &'a ChangeItem> + use<'a> {
+        let is_error = |item: &&ChangeItem| item.outcome.is_some_and(Outcome::is_error);
+        let failed: BTreeSet<String> =
+            changing.items.iter().filter(is_error).map(ToString::to_string).collect();
+        let old =
+            self.cluster.as_mut().map(|it| core::mem::replace(&mut it.failed, failed)).unwrap_or_default();
+        changing.items.iter().filter(move |item| !is_error(item) || !old.contains(&item.to_string()))
+    }
+
+    /// What the group says is served as far as it can be.
+    pub(in crate::daemon) fn on_converged(&mut self, op: OpId, changing: &Changing) {
+        let mut broken: BTreeMap<String, String> = BTreeMap::new();
+        for item in changing.items.iter().filter(|item| item.outcome.is_some_and(|it| it.is_error())) {
+            let reason = item.message.as_ref().or(item.note.as_ref()).cloned().unwrap_or_default();
+            broken.insert(format!("{} {}", item.change, item.name), reason);
+        }
+        let wanted = self.config.subsystems.iter();
+        let keys =
+            wanted.flat_map(|subsystem| subsystem.namespaces.iter().map(|it| (subsystem.nqn, it.nsid)));
+        let missing = keys.filter(|(nqn, nsid)| !self.is_served(nqn, *nsid));
+        for (nqn, nsid) in missing {
+            let fault = self.namespaces.fault(&(nqn, nsid));
+            let reason = fault.unwrap_or_else(|| "its image has not been opened yet".to_owned());
+            broken.insert(format!("namespace/{nqn}/{nsid}"), reason);
+        }
+        let Some(cluster) = &mut self.cluster else { return };
+        if cluster.converging != Some(op) {
+            return;
+        }
+        broken.extend(cluster.left_out.iter().cloned());
+        cluster.converging = None;
+        cluster.is_configured = true;
+        cluster.driver.reply(op, Reply::Converged(broken.into_iter().collect()));
+        self.begin_to_converge();
+        self.listen_if_ready();
+    }
+}

@@ -1,0 +1,200 @@
+//! This gateway as one of a group: what the thread of the group ([`crate::cluster`]) asks of the control loop, done.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `joining` | who this gateway is, from its configuration |
+//! | `converging` | the group's items as a configuration, and making it so |
+//! | `images` | the images of an ANA group on its connection: opened, given to the workers, drained, closed |
+//! | `elsewhere` | where the other gateways listen, for discovery |
+//! | `keys` | the keys of hosts |
+//! | `asking` | what operators ask of the group |
+//!
+//! Nothing here waits for Ceph.
+
+mod asking;
+mod converging;
+mod elsewhere;
+mod images;
+mod joining;
+mod keys;
+
+use super::Daemon;
+use crate::cluster::{Driver, Kept, Shared, ToDaemon};
+use crate::limits::HAND_OVER_TIMEOUT;
+use asking::Answers;
+use core::time::Duration;
+use images::Images;
+use nvmf_backend::ClusterSpec;
+use nvmf_cluster::{AnaState, GroupId, Handle, OpId};
+use nvmf_config::Items;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+
+pub(super) use asking::{Asking, REFUSED_IN_A_GROUP};
+pub(super) use joining::JoinError;
+
+/// What is known of the group here.
+pub(super) struct Membership {
+    driver: Driver,
+    /// Reservations and write protections, in the pool.
+    kept: Kept,
+    /// How its images are reached.
+    images_at: ClusterSpec,
+    /// The configuration that was read last, as items that can be served, and those that cannot, with the reason.
+    shared: Shared,
+    items: Items,
+    left_out: Vec<(String, String)>,
+    /// Changes that failed when it was last converged to, as they were logged.
+    failed: BTreeSet<String>,
+    /// The keys of hosts that it has.
+    keys: keys::HostKeys,
+    /// The convergence under way, and one that came meanwhile.
+    converging: Option<OpId>,
+    next: Option<(OpId, Box<Shared>)>,
+    /// It was served once.
+    is_configured: bool,
+    controller_ids: Option<RangeInclusive<u16>>,
+    states: BTreeMap<GroupId, AnaState>,
+    handles: BTreeMap<Handle, Images>,
+    answers: Answers,
+    /// Where the others were told that this gateway listens.
+    told: Vec<String>,
+    stopped: bool,
+}
+
+impl Membership {
+    /// Whether hosts may be let in: they would be told that their subsystem does not exist.
+    fn may_listen(&self) -> bool {
+        self.is_configured && self.controller_ids.is_some()
+    }
+
+    /// What hosts are waiting for, for people.
+    fn waits_for(&self) -> Option<String> {
+        if self.may_listen() {
+            return None;
+        }
+        let status = self.driver.status();
+        let why =
+            status.and_then(|status| status.why).unwrap_or_else(|| "reads its configuration".to_owned());
+        Some(format!("waits for its group: {why}"))
+    }
+}
+
+impl Daemon {
+    /// Whether it may listen now.
+    pub(super) fn may_listen(&self) -> bool {
+        self.cluster.as_ref().is_none_or(|cluster| cluster.may_listen())
+    }
+
+    /// What keeps it from listening, if it is the group.
+    pub(super) fn waits_for_group(&self) -> Option<String> {
+        self.cluster.as_ref()?.waits_for()
+    }
+
+    /// Whether something of the group is under way that is worth a glance.
+    pub(super) fn is_group_busy(&self) -> bool {
+        let is_busy = |it: &Membership| it.handles.values().any(Images::is_busy) || it.converging.is_some();
+        self.cluster.as_deref().is_some_and(is_busy)
+    }
+
+    /// Does what the group's thread asks for, and what follows of what it asked for before. Waits for nothing.
+    pub(super) fn advance_cluster(&mut self) {
+        if self.cluster.is_none() {
+            return;
+        }
+        while let Some(message) = self.cluster.as_ref().and_then(|cluster| cluster.driver.take()) {
+            self.on_group_message(message);
+        }
+        self.advance_images();
+        self.tell_addresses();
+    }
+
+    fn on_group_message(&mut self, message: ToDaemon) {
+        let Some(cluster) = &mut self.cluster else { return };
+        match message {
+            ToDaemon::Converge(op, shared) => {
+                cluster.next = Some((op, shared));
+                self.begin_to_converge();
+            }
+            ToDaemon::OpenImages { op, handle, group, cluster: connection, kept } => {
+                cluster.kept.load(group, kept);
+                cluster.handles.insert(handle, Images::new(group, connection, op));
+                self.take_from_others(group, handle);
+            }
+            ToDaemon::SetAna(group, state) => self.set_group_state(group, state),
+            ToDaemon::Drain(op, handle) => self.begin_to_drain(op, handle),
+            ToDaemon::Shutdown(op, handle, connection) => self.begin_to_close(op, handle, connection),
+            ToDaemon::UseControllerIds(range) => self.use_controller_ids(range),
+            ToDaemon::Answer(ticket, result) => self.on_group_answer(ticket, result),
+            ToDaemon::Others(others) => self.on_others(&others),
+            ToDaemon::Stopped => cluster.stopped = true,
+        }
+    }
+
+    /// Shows hosts another state of an ANA group, through every listener.
+    fn set_group_state(&mut self, group: GroupId, state: AnaState) {
+        let Some(cluster) = &mut self.cluster else { return };
+        cluster.states.insert(group, state);
+        let ports: Vec<u16> = self.listeners.iter().map(super::Listening::port).collect();
+        {
+            let mut registry = self.registry();
+            for port in ports {
+                if let Err(error) = registry.set_ana_state(port, group.0, state) {
+                    tracing::error!("ANA group {group} cannot be shown: {error}");
+                }
+            }
+        }
+        self.publish();
+        self.note_cut(group, state == AnaState::INACCESSIBLE);
+        let word = nvmf_config::AnaGroup { id: group.0, state }.state_word();
+        tracing::info!("ANA group {group} is {word} here");
+    }
+
+    /// The states of all ANA groups behind a port that is new.
+    pub(super) fn set_group_states_of(&mut self, port: u16) {
+        let Some(cluster) = &self.cluster else { return };
+        let mut registry = self.registry();
+        for (group, state) in &cluster.states {
+            let _ = registry.set_ana_state(port, group.0, *state);
+        }
+        drop(registry);
+        self.publish();
+    }
+
+    fn use_controller_ids(&mut self, range: Option<RangeInclusive<u16>>) {
+        let Some(cluster) = &mut self.cluster else { return };
+        cluster.controller_ids.clone_from(&range);
+        match &range {
+            Some(range) => tracing::info!("a member of its group, with the Controller IDs {range:?}"),
+            None => tracing::error!("no member of its group any more: all connections close"),
+        }
+        self.registry().set_controller_ids(range);
+        self.publish();
+        self.listen_if_ready();
+    }
+
+    /// Listens, once there is something to serve.
+    fn listen_if_ready(&mut self) {
+        if self.may_listen() {
+            self.retry_listeners();
+        }
+    }
+
+    /// Gives the ANA groups to the other gateways, within a bounded time. Those that could not be are fenced by them.
+    pub(super) fn leave_group(&mut self) {
+        let Some(cluster) = &self.cluster else { return };
+        cluster.driver.tell(crate::cluster::ToDriver::Stop);
+        let until = self.common.clock.now() + HAND_OVER_TIMEOUT;
+        while self.cluster.as_ref().is_some_and(|cluster| !cluster.stopped) && self.common.clock.now() < until
+        {
+            self.advance_changes();
+            self.keep_alive();
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        if self.cluster.as_ref().is_some_and(|cluster| !cluster.stopped) {
+            tracing::warn!(
+                "not all ANA groups could be handed over in {HAND_OVER_TIMEOUT:?}: the others fence them"
+            );
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! The group of gateways: its state, and what moves.
+
+use super::{Daemon, Reply};
+use crate::control::protocol::Fault;
+use crate::control::request::cluster::{ClusterMove, ClusterRemove, ClusterRequest};
+
+impl Daemon {
+    pub(super) fn on_cluster(&mut self, request: &ClusterRequest) -> Result<Reply, Fault> {
+        match request {
+            ClusterRequest::Status {} => super::done(&self.group_status()?),
+            ClusterRequest::Move(ClusterMove { group, gateway }) => {
+                Ok(self.move_group(*group, gateway)?.into())
+            }
+            ClusterRequest::Remove(ClusterRemove { gateway }) => Ok(self.remove_gateway(gateway)?.into()),
+        }
+    }
+}

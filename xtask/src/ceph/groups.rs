@@ -1,0 +1,194 @@
+//! What is done to a group of gateways under I/O, and what hosts and operators see of it.
+
+use super::cluster::Cluster;
+use super::gateway::report;
+use super::group::{Group, NQN};
+use anyhow::{Context, Result, ensure};
+use nvmf_tests::process::{cpu_time, resident, signal, until_within};
+use std::time::{Duration, Instant};
+
+/// What a failover may take that nobody sees coming.
+const FAILOVER_MAX: Duration = Duration::from_secs(10);
+/// What a planned move may take.
+const MOVE_MAX: Duration = Duration::from_secs(1);
+const SOON: Duration = Duration::from_secs(30);
+
+/// Names of images. They stay: one that a killed gateway had open cannot be removed at once.
+fn images(group: &str, count: usize) -> Vec<String> {
+    (1..=count).map(|number| format!("{group}-{number}")).collect()
+}
+
+/// Both serve; what is changed at one is served by the other; hosts learn of both from each.
+pub(super) fn serves(cluster: &mut Cluster) -> Result<()> {
+    let images = images("serves", 2);
+    let group = Group::start(cluster, "serves", 2, 2, &images)?;
+    group.change(1, &["cluster", "move", "2", "gw1"])?;
+    for nsid in [1, 2] {
+        report(&mut group.job(nsid, &["--rw=randwrite", "--bs=4k", "--size=1m", "--verify=crc32c"])?)?;
+    }
+    ensure!(group.owner(0, 1).as_deref() == Some("gw0") && group.owner(0, 2).as_deref() == Some("gw1"));
+    cluster.rbd("create --size 32M serves-3")?;
+    group.change(1, &["namespace", "add", NQN, "--nsid=7", "--rbd=rbd/serves-3"])?;
+    until_within("the other gateway serves what was added", SOON, || {
+        let namespaces = |number| Some(group.ask(number, &["status"]).ok()?["result"].to_string());
+        namespaces(0).is_some_and(|text| text.contains("serves-3"))
+    })?;
+    report(&mut group.job(7, &["--rw=randwrite", "--bs=4k", "--size=1m", "--verify=crc32c"])?)?;
+    group.change(0, &["namespace", "remove", NQN, "7"])?;
+    let refused = group.ask(0, &["ana", "set", "127.0.0.1", "1", "optimized"])?;
+    ensure!(refused["error"]["message"].as_str().is_some_and(|text| text.contains("cluster move")));
+    // Two operators change one thing at the same time: one of them is told, and nothing is lost.
+    let both = std::thread::scope(|scope| {
+        let ask = |number| {
+            scope.spawn({
+                let group = &group;
+                move || group.ask(number, &["namespace", "set", NQN, "1", "--read-only", "true"])
+            })
+        };
+        [ask(0), ask(1)].map(|thread| thread.join().expect("no panic"))
+    });
+    ensure!(both.into_iter().flatten().any(|answer| answer["ok"] == true), "neither change was made");
+    group.stop()
+}
+
+/// The owner loses its power under verified load.
+pub(super) fn owner_killed(cluster: &mut Cluster) -> Result<()> {
+    let images = images("killed", 1);
+    let mut group = Group::start(cluster, "killed", 3, 2, &images)?;
+    let longest = group.verified(1, |group| group.kill(0))?;
+    println!("  the longest write of a host took {longest:.1?}");
+    ensure!(longest < FAILOVER_MAX, "the failover took {longest:?}");
+    let owner = group.owner(1, 1);
+    ensure!(owner.is_some() && owner == group.owner(2, 1), "the gateways do not agree on who owns it");
+    // It comes back, and gets nothing by itself at once.
+    group.revive(0)?;
+    ensure!(group.owner(0, 1) == owner, "an automatic failback");
+    group.stop()
+}
+
+/// The owner stops, others take over, and it goes on: what it had under way must not appear.
+pub(super) fn owner_stopped(cluster: &mut Cluster) -> Result<()> {
+    let images = images("stopped", 1);
+    let mut group = Group::start(cluster, "stopped", 2, 1, &images)?;
+    let longest = group.verified(1, |group| {
+        let pid = group.pid(0)?;
+        signal(pid, "STOP")?;
+        let taken = group.until_served(1, 1, SOON);
+        std::thread::sleep(Duration::from_secs(1));
+        signal(pid, "CONT")?;
+        println!("  taken over after {:.1?}", taken?);
+        Ok(())
+    })?;
+    println!("  the longest write of a host took {longest:.1?}");
+    until_within("the old owner is a member again", SOON, || {
+        group.status(0).is_ok_and(|status| status["state"] == "member")
+    })?;
+    ensure!(group.owner(0, 1).as_deref() == Some("gw1"), "the old owner took it back");
+    group.stop()
+}
+
+/// Planned moves there and back under verified load.
+pub(super) fn planned_move(cluster: &mut Cluster) -> Result<()> {
+    let images = images("moved", 1);
+    let mut group = Group::start(cluster, "moved", 2, 1, &images)?;
+    let longest = group.verified(1, |group| {
+        for to in ["gw1", "gw0", "gw1", "gw0"] {
+            let begun = Instant::now();
+            group.change(0, &["cluster", "move", "1", to])?;
+            println!("  moved in {:.0?}", begun.elapsed());
+        }
+        Ok(())
+    })?;
+    println!("  the longest write of a host took {longest:.2?}");
+    ensure!(longest < MOVE_MAX, "a planned move took {longest:?}");
+    // One that stops gives everything away, too.
+    let longest = group.verified(1, |group| group.gateways[0].take().context("it runs")?.stop())?;
+    println!("  the longest write while the owner stopped took {longest:.2?}");
+    ensure!(longest < MOVE_MAX, "a stop took {longest:?}");
+    group.stop()
+}
+
+/// Without monitors I/O goes on, and a takeover waits for them.
+pub(super) fn monitor_dead(cluster: &mut Cluster) -> Result<()> {
+    let images = images("monitor", 1);
+    let mut group = Group::start(cluster, "monitor", 2, 1, &images)?;
+    cluster.kill_monitor();
+    report(&mut group.job(1, &["--rw=randwrite", "--bs=4k", "--size=1m", "--verify=crc32c"])?)?;
+    group.kill(0)?;
+    std::thread::sleep(Duration::from_secs(12));
+    ensure!(group.owner(1, 1).as_deref() != Some("gw1"), "taken over without a fence");
+    cluster.revive_monitor()?;
+    let taken = group.until_served(1, 1, Duration::from_secs(60))?;
+    println!("  taken over {taken:.1?} after the monitor came back");
+    report(&mut group.job(1, &["--rw=randread", "--bs=4k", "--size=1m"])?)?;
+    group.stop()
+}
+
+/// An OSD that hangs stalls leases: nobody fences anybody for that.
+pub(super) fn osd_hung(cluster: &mut Cluster) -> Result<()> {
+    let images = images("osd", 1);
+    let mut group = Group::start(cluster, "osd", 3, 2, &images)?;
+    let longest = group.verified(1, |_| {
+        cluster.hang_osd(1)?;
+        std::thread::sleep(Duration::from_secs(8));
+        cluster.wake_osd(1)
+    })?;
+    println!("  the longest write of a host took {longest:.1?}");
+    until_within("all gateways are members again", Duration::from_secs(60), || {
+        (0..3).all(|number| group.status(number).is_ok_and(|status| status["state"] == "member"))
+    })?;
+    let fenced = (0..3).map(|number| group.log(number).matches("fencing").count()).sum::<usize>();
+    println!("  {fenced} fences");
+    report(&mut group.job(1, &["--rw=randread", "--bs=4k", "--size=1m"])?)?;
+    group.stop()
+}
+
+/// Two gateways with one name; a configuration of a newer version.
+pub(super) fn bad_input(cluster: &mut Cluster) -> Result<()> {
+    let images = images("bad", 1);
+    let mut group = Group::start(cluster, "bad", 1, 1, &images)?;
+    group.add(cluster, "bad", "gw0", 1)?;
+    until_within("the second one of the name is told", Duration::from_secs(60), || {
+        group.status(1).is_ok_and(|status| {
+            let why = status["why"].as_str().unwrap_or_default();
+            status["state"] == "refused" && why.contains("another gateway named gw0")
+        })
+    })?;
+    report(&mut group.job(1, &["--rw=randwrite", "--bs=4k", "--size=1m"])?)?;
+    let newer = "{\"format\":2,\"version\":99}";
+    cluster.rados(&["-p", "rbd", "setomapval", "nvmf.bad.configuration", "version", newer])?;
+    until_within("the status tells of the newer version", SOON, || {
+        group.status(0).is_ok_and(|status| {
+            let refused = status["configuration"]["refused"].as_str().unwrap_or_default();
+            refused.contains("upgrade")
+        })
+    })?;
+    let refused = group.ask(0, &["subsystem", "remove", NQN])?;
+    ensure!(refused["ok"] == false, "what a newer version wrote was overwritten");
+    report(&mut group.job(1, &["--rw=randread", "--bs=4k", "--size=1m"])?)?;
+    group.kill(1)?;
+    group.stop()
+}
+
+/// Many images in one ANA group: how fast they are taken over, what they cost idle.
+pub(super) fn many_images(cluster: &mut Cluster) -> Result<()> {
+    const IMAGES: usize = 64;
+    const MEMORY_MAX: u64 = 150 << 20;
+    let images = images("many", IMAGES);
+    let mut group = Group::start(cluster, "many", 3, 1, &images)?;
+    report(&mut group.job(IMAGES, &["--rw=randwrite", "--bs=4k", "--size=1m"])?)?;
+    let before: Vec<Duration> = (0..3).map(|number| cpu_time(group.pid(number)?)).collect::<Result<_>>()?;
+    let idle = Duration::from_secs(10);
+    std::thread::sleep(idle);
+    for (number, before) in before.into_iter().enumerate() {
+        let pid = group.pid(number)?;
+        let used = cpu_time(pid)?.saturating_sub(before).as_secs_f64() / idle.as_secs_f64() * 100.0;
+        let memory = resident(pid)?;
+        println!("  gw{number}: {used:.1} % of a core idle, {} MB", memory >> 20);
+        ensure!(memory < MEMORY_MAX, "{} MB with {IMAGES} images", memory >> 20);
+    }
+    let longest = group.verified(IMAGES, |group| group.kill(0))?;
+    println!("  the longest write of a host took {longest:.1?}");
+    ensure!(longest < FAILOVER_MAX, "the failover took {longest:?}");
+    group.stop()
+}
