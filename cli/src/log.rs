@@ -14,6 +14,8 @@ pub(crate) fn start() {
         .with_writer(std::io::stderr)
         .with_target(false)
         .with_ansi(std::io::stderr().is_terminal())
+        // Where the log cannot be written (/run is full), to say so there too would end the thread that serves the disk.
+        .log_internal_errors(false)
         .init();
 }
 

@@ -13,7 +13,10 @@ const LISTED_MAX: usize = 16;
 pub(crate) fn choose(nqn: &Nqn, asked_for: Option<Nsid>, namespaces: &[Namespace]) -> Result<Nsid> {
     let first = namespaces.first().map(|namespace| namespace.nsid);
     asked_for.or(first).ok_or_else(|| {
-        anyhow!("{nqn} has no namespace for this host: check the target's configuration, and its log")
+        anyhow!(
+            "{nqn} has no namespace for this host, or none of a size and format that can be used (blocks of 512 \
+             bytes to 64 KiB without metadata): check the target's configuration, and its log"
+        )
     })
 }
 

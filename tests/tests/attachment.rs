@@ -174,6 +174,24 @@ fn foreground_server_tells_systemd_and_ends_on_hangup() {
 }
 
 #[test]
+fn log_that_takes_nothing_ends_no_disk() {
+    let (site, mut target) = site("full");
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("a full disk for the log");
+    let mut call = attaching(&site, &["--foreground"]);
+    let mut server =
+        call.stdin(Stdio::null()).stdout(Stdio::null()).stderr(full).spawn().expect("nvmf starts");
+    let state = || listed(&site).first().map(|disk| disk["state"].as_str().unwrap_or_default().to_owned());
+    process::until("it is attached", || state().as_deref() == Some("live")).expect("it is");
+    target.kill().expect("it ran");
+    process::until("it reconnects", || state().as_deref() == Some("reconnecting")).expect("it does");
+    let target = site.serve().expect("it starts again");
+    process::until("it is live", || state().as_deref() == Some("live")).expect("it is");
+    process::signal(server.id(), "TERM").expect("it runs");
+    assert!(process::end(&mut server).expect("it ends").success());
+    target.stop().expect("a clean stop");
+}
+
+#[test]
 fn server_keeps_nothing_of_its_caller() {
     let (site, target) = site("caller");
     let call = attaching(&site, &[]);
@@ -798,6 +816,33 @@ fn connect_attaches_every_namespace_of_the_subsystem() {
     process::until("there is none", || target.log().contains("reloaded")).expect("a reload");
     let call = &mut site.call("connect", &["-n", &site.nqn, "--as", "socket"]).expect("nvmf");
     fails(call, &["has no namespace for this host"]).expect("a clear message");
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn connect_all_attaches_a_few_at_once_until_it_is_stopped() {
+    const DISKS: usize = 48;
+    const AT_ONCE: usize = 16;
+    let site = Site::new("few").expect("a site");
+    let disks: Vec<_> = (0..DISKS).map(|number| site.disk(&format!("{number}.img"), SIZE)).collect();
+    site.configure(&site.subsystem(&disks)).expect("a configuration");
+    let target = site.serve().expect("a target");
+    let mut call = site.call("connect-all", &["--as", "socket"]).expect("nvmf");
+    let mut front =
+        call.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("nvmf");
+    process::until("it has started a server", || !children(front.id()).is_empty()).expect("a server");
+    // Those that are not attached yet are not for as long as this lasts.
+    process::signal(target.pid(), "STOP").expect("a running target");
+    let live = || listed(&site).iter().filter(|disk| disk["state"] == "live").count();
+    process::until("the others wait", || children(front.id()).len() >= live() + AT_ONCE).expect("they do");
+    let servers = children(front.id());
+    assert!(servers.len() <= live() + AT_ONCE && servers.len() < DISKS, "{}", servers.len());
+    process::signal(front.id(), "TERM").expect("it runs");
+    assert!(!process::end(&mut front).expect("it ends").success());
+    process::signal(target.pid(), "CONT").expect("a running target");
+    process::until("what was not attached has ended", || live() == listed(&site).len()).expect("it has");
+    assert!(live() < DISKS, "no more are attached");
+    let _ = process::run(&mut detach(&site, &["--all"]));
     target.stop().expect("a clean stop");
 }
 

@@ -111,6 +111,11 @@ pub(crate) struct SocketOptions {
     pub(crate) block_status: bool,
 }
 
+/// A signal ended the waiting for a disk's server.
+#[derive(Debug, thiserror::Error)]
+#[error("stopped before the disk was attached: nothing is left of it")]
+pub(crate) struct Stopped;
+
 /// Starts this program again as the disk's server, with these arguments, and waits until it serves or says why not. A
 /// signal that ends the waiting ends the server, too.
 pub(crate) fn in_background(arguments: impl Iterator<Item = OsString>) -> Result<Attachment> {
@@ -138,7 +143,7 @@ async fn hear(server: &mut Child, output: ChildStdout) -> Result<Attachment> {
             // Its output ends with it, or it has said that it serves and waits in vain to be heard.
             let _ = line.await;
             server.wait()?;
-            bail!("stopped before the disk was attached: nothing is left of it");
+            return Err(Stopped.into());
         }
     };
     match serde_json::from_str(&line) {

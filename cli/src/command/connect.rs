@@ -1,7 +1,7 @@
 //! `nvmf connect`: every namespace of a subsystem, as nvme-cli's `connect` has it.
 
 use super::attach::{Attach, arguments};
-use crate::attach::{self, Registry};
+use crate::attach::{self, Registry, Stopped};
 use crate::connect::connect;
 use crate::discovery::Outcome;
 use crate::print::chain;
@@ -44,7 +44,12 @@ impl Connect {
             }
             match attach::in_background(arguments().chain([format!("--nsid={nsid}").into()])) {
                 Ok(disk) => outcome.attached.push(disk),
-                Err(error) => outcome.failures.push(format!("{nqn} namespace {nsid}: {}", chain(&error))),
+                Err(error) => {
+                    outcome.failures.push(format!("{nqn} namespace {nsid}: {}", chain(&error)));
+                    if error.is::<Stopped>() {
+                        break;
+                    }
+                }
             }
         }
         super::connect_all::end(&outcome, self.attach.format())

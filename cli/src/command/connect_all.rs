@@ -90,7 +90,8 @@ pub(super) fn end(outcome: &Outcome, format: Format) -> Result<ExitCode> {
     Ok(if outcome.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn print(Outcome { attached, already, failures }: &Outcome, format: Format) -> Result<()> {
+fn print(outcome: &Outcome, format: Format) -> Result<()> {
+    let Outcome { attached, already, failures, subsystems } = outcome;
     if format == Format::Json {
         let disks = |disks: &[Attachment]| disks.iter().map(Attachment::json).collect::<Vec<_>>();
         return print_json(
@@ -105,7 +106,10 @@ fn print(Outcome { attached, already, failures }: &Outcome, format: Format) -> R
         warn_of_paths(disk);
     }
     if attached.is_empty() && already.is_empty() && failures.is_empty() {
-        line("no subsystem is listed")?;
+        match subsystems {
+            0 => line("no subsystem is listed")?,
+            _ => line("no subsystem that is listed has a namespace that this host can use")?,
+        }
     }
     Ok(())
 }

@@ -13,8 +13,10 @@ use nvmf_attached::{Attachment, State};
 use nvmf_initiator::{Change, Discovery};
 use sd_notify::NotifyState;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::sleep;
@@ -24,6 +26,8 @@ const RETRY_DELAY: Duration = Duration::from_secs(1);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(30);
 /// Keep Alive of connections on which little happens, as nvme-cli's to discovery controllers.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
+/// Disks that are attached at once; the others wait.
+const AT_ONCE: usize = 16;
 /// No disk disappears from the list without somebody's doing: how often that is looked at where nothing else happens.
 const LOOK: Duration = Duration::from_secs(60);
 
@@ -42,6 +46,8 @@ pub(crate) struct Outcome {
     pub(crate) already: Vec<Attachment>,
     /// What could not be reached or attached, and why.
     pub(crate) failures: Vec<String>,
+    /// Subsystems that are listed.
+    pub(crate) subsystems: usize,
 }
 
 /// What happened.
@@ -59,11 +65,21 @@ pub(crate) async fn attach_all(begin: Begin) -> Result<Outcome> {
     let mut service = Service::new(begin.policy, false)?;
     let before = service.begin(begin.sources)?;
     service.outcome.already = before;
+    let mut signals = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
+    let [terminate, interrupt] = &mut signals;
     while !service.engine.is_settled() {
-        let event = service.events.recv().await.context("nothing is under way")?;
-        service.on_event(event);
+        tokio::select! {
+            event = service.events.recv() => service.on_event(event.context("nothing is under way")?),
+            // Servers that have not reported yet hear the signal, too.
+            _ = terminate.recv() => service.stop(),
+            _ = interrupt.recv() => service.stop(),
+        }
+        if service.is_stopped {
+            break;
+        }
     }
     let mut outcome = service.outcome;
+    outcome.subsystems = service.wanted.len();
     // Those that nobody lists are not meant.
     let listed = |disk: &Attachment| service.wanted.contains(&disk.nqn);
     outcome.already.retain(listed);
@@ -149,6 +165,9 @@ struct Service {
     tell: UnboundedSender<Event>,
     events: UnboundedReceiver<Event>,
     outcome: Outcome,
+    /// For as many as may be attached at once: each is a process, and how many there are to be others say.
+    places: Arc<Semaphore>,
+    is_stopped: bool,
     status: String,
     start: Instant,
 }
@@ -168,6 +187,8 @@ impl Service {
             tell,
             events,
             outcome: Outcome::default(),
+            places: Arc::new(Semaphore::new(AT_ONCE)),
+            is_stopped: false,
             status: String::new(),
             start: Instant::now(),
         })
@@ -233,6 +254,11 @@ impl Service {
         }
     }
 
+    fn stop(&mut self) {
+        self.is_stopped = true;
+        self.fail("stopped before everything was attached: what was attached stays".to_owned());
+    }
+
     /// Sees which disks there are still.
     fn look(&mut self) {
         if let Ok(disks) = Registry::of_this_user().list() {
@@ -278,8 +304,9 @@ impl Service {
         if self.follows {
             arguments.push("--by-discovery".to_owned());
         }
-        let tell = self.tell.clone();
+        let (tell, places) = (self.tell.clone(), Arc::clone(&self.places));
         tokio::spawn(async move {
+            let _place = places.acquire().await;
             let attached =
                 spawn_blocking(move || attach::in_background(arguments.into_iter().map(Into::into)));
             let attached = attached.await.unwrap_or_else(|_| Err(anyhow!("the attaching thread has ended")));

@@ -90,9 +90,13 @@ impl Association {
 
     /// Reads the page as soon as nothing else is under way.
     pub(super) fn request_ana(&mut self, now: Duration) {
-        match self.step {
-            Step::Idle => self.read_ana(now),
-            _ => self.ana.read_again = true,
+        if self.step != Step::Idle {
+            self.ana.read_again = true;
+            return;
+        }
+        match self.pace.begin(now) {
+            Ok(()) => self.read_ana(now),
+            Err(at) => self.ana.read_at = Some(self.ana.read_at.map_or(at, |before| before.min(at))),
         }
     }
 

@@ -214,7 +214,7 @@ impl ControllerIdentity {
 
 impl Namespace {
     /// Reads Identify Namespace. `None` for one that is inactive or has a format that we cannot use: blocks with metadata, or of a size that no
-    /// block device has.
+    /// block device has, or more of them than one can have.
     pub(super) fn identify(
         nsid: Nsid,
         data: &[u8],
@@ -228,6 +228,8 @@ impl Namespace {
             return None;
         }
         let block_size = 1 << format.lbads;
+        // Offsets are signed wherever the disk is served.
+        blocks.checked_mul(block_size.into()).filter(|&bytes| bytes <= i64::MAX as u64)?;
         let mut command_limits = identity.command_limits(info, block_size, identify.dlfeat);
         if let Some(of_controller) = identity.compare_and_write_blocks {
             let nacwu = Some(identify.nacwu.get()).filter(|_| identify.nsfeat & nsfeat::ATOMIC != 0);

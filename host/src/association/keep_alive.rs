@@ -44,6 +44,11 @@ impl KeepAlive {
         }
     }
 
+    /// Namespaces are looked at again then, or earlier if that was to be.
+    pub(super) fn scan_by(&mut self, at: Duration) {
+        self.scan_at = Some(self.scan_at.map_or(at, |before| before.min(at)));
+    }
+
     pub(super) fn stop(&mut self) {
         (self.next, self.answer_by, self.scan_at) = (None, None, None);
     }
@@ -149,10 +154,13 @@ impl Association {
     }
 
     pub(super) fn request_scan(&mut self, now: Duration) {
-        if self.step == Step::Idle {
-            self.rescan(now);
-        } else {
+        if self.step != Step::Idle {
             self.keep_alive.scan_again = true;
+            return;
+        }
+        match self.pace.begin(now) {
+            Ok(()) => self.rescan(now),
+            Err(at) => self.keep_alive.scan_by(at),
         }
     }
 }

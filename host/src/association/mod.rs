@@ -21,6 +21,7 @@ mod identify;
 mod info;
 mod keep_alive;
 mod namespaces;
+mod pace;
 mod reset;
 mod setup;
 
@@ -45,6 +46,7 @@ use core::fmt;
 use core::time::Duration;
 use keep_alive::KeepAlive;
 use namespaces::Scan;
+use pace::Pace;
 use reset::Reset;
 use setup::Setup;
 
@@ -152,6 +154,7 @@ pub struct Association {
     /// The last authentication's number.
     transaction: u16,
     scan: Scan,
+    pace: Pace,
     ana: Ana,
     reset: Option<Reset>,
     keep_alive: KeepAlive,
@@ -188,6 +191,7 @@ impl Association {
             concatenated: false,
             transaction: 0,
             scan: Scan::default(),
+            pace: Pace::default(),
             ana: Ana::default(),
             reset: None,
             reader: LogReader::default(),

@@ -60,7 +60,7 @@ impl Association {
             // What we knew is still good; I/O need not end for it. No event announces the change again.
             self.settle(now);
             if self.step == Step::Idle && crate::status::is_retryable(outcome.status) {
-                self.keep_alive.scan_at = Some(now.saturating_add(limits::RESCAN_DELAY));
+                self.keep_alive.scan_by(now.saturating_add(limits::RESCAN_DELAY));
             }
             return Ok(());
         }
@@ -195,11 +195,14 @@ impl Association {
     fn settle(&mut self, now: Duration) {
         self.step = Step::Idle;
         self.step_deadline = None;
+        self.pace.end(now);
         if mem::take(&mut self.keep_alive.scan_again) {
-            self.rescan(now);
-        } else if self.ana.read_again {
-            self.read_ana(now);
-        } else {
+            self.request_scan(now);
+        }
+        if mem::take(&mut self.ana.read_again) {
+            self.request_ana(now);
+        }
+        if self.step == Step::Idle {
             self.schedule_rescan(now);
         }
     }
@@ -207,7 +210,7 @@ impl Association {
     /// Namespaces that could not be described are asked for again after a while.
     pub(super) fn schedule_rescan(&mut self, now: Duration) {
         if !self.unknown_namespaces.is_empty() {
-            self.keep_alive.scan_at = Some(now.saturating_add(limits::RESCAN_DELAY));
+            self.keep_alive.scan_by(now.saturating_add(limits::RESCAN_DELAY));
         }
     }
 }

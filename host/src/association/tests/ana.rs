@@ -47,6 +47,32 @@ fn states_are_known_when_ready_and_after_each_change() {
 }
 
 #[test]
+fn changes_without_end_leave_pauses_for_io() {
+    for (event, look) in [
+        (AsyncEvent::ATTACHED_NAMESPACE_ATTRIBUTE_CHANGED, "changed list"),
+        (AsyncEvent::ANA_CHANGE, "access"),
+    ] {
+        let mut controller = controller(&[(1, AnaState::OPTIMIZED, &[1, 5])]);
+        let mut association = ready(&mut controller, config());
+        let looks = |controller: &Controller| controller.seen.iter().filter(|name| **name == look).count();
+        let before = looks(&controller);
+        for _ in 0..1000 {
+            controller.announce(&mut association, SECOND, event.emit());
+            controller.serve(&mut association, SECOND);
+        }
+        let in_a_row = looks(&controller) - before;
+        assert!((1..100).contains(&in_a_row), "{in_a_row} looks of 1000 announcements: {look}");
+        assert!(!association.is_scanning(), "I/O goes on");
+        pass(&mut controller, &mut association, &mut SECOND.clone(), 3 * SECOND);
+        assert_eq!(
+            looks(&controller) - before,
+            in_a_row + 1,
+            "the last announcement is not forgotten: {look}"
+        );
+    }
+}
+
+#[test]
 fn long_page_is_read_in_pieces() {
     let many: Vec<u32> = (1..5000).collect();
     let mut controller = controller(&[(1, AnaState::INACCESSIBLE, &many), (9, AnaState::OPTIMIZED, &[5000])]);

@@ -178,9 +178,15 @@ fn namespaces_with_unusable_formats_are_left_out() {
     let mut odd = namespace(100);
     odd.lbaf[0].lbads = 3;
     controller.namespaces.extend([(2, metadata), (3, odd), (4, namespace(0))]);
+    // Offsets in a disk are signed: 2^51 blocks of 4096 bytes are one too many.
+    controller.namespaces.extend([
+        (6, namespace(u64::MAX)),
+        (7, namespace(1 << 51)),
+        (8, namespace((1 << 51) - 1)),
+    ]);
     let association = ready(&mut controller, config());
     let nsids: Vec<u32> = association.namespaces().iter().map(|namespace| namespace.nsid.0).collect();
-    assert_eq!(nsids, [1, 5]);
+    assert_eq!(nsids, [1, 5, 8]);
 }
 
 #[test]
