@@ -8,7 +8,7 @@ use nvme_proto::Nsid;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 
 /// A device with a position, for code that blocks.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct Device {
     device: crate::Device,
     position: u64,

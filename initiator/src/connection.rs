@@ -9,6 +9,7 @@ use crate::state::{self, Changes, StateReceiver};
 use crate::statistics::{Counters, Statistics};
 use crate::transport::Transport;
 use crate::{AdminReply, Device, Error, Options};
+use core::fmt;
 use futures_channel::oneshot;
 use nvme_proto::Nsid;
 use nvmf_auth::host::Secrets;
@@ -52,6 +53,15 @@ pub(crate) struct Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         self.shared_driver.send(Message::Close { reply: None });
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Options { nqn, address, .. } = &self.shared.options;
+        let mut connection = f.debug_struct("Connection");
+        connection.field("nqn", nqn).field("address", address).field("state", &self.state());
+        connection.finish_non_exhaustive()
     }
 }
 

@@ -1,12 +1,13 @@
 //! A namespace as a block device.
 
 use crate::connection::Shared;
-use crate::driver::Op;
+use crate::driver::{Failure, Op};
 use crate::engine::TIMED_OUT;
 use crate::mailbox::Request;
 use crate::operation::Operation;
 use crate::slot::{Ended, Reply};
 use crate::{Buffer, Connection, Error, Failed};
+use core::fmt;
 use core::time::Duration;
 use nvme_proto::Nsid;
 use nvmf_block::{BlockOp, BlockRange, Geometry};
@@ -24,6 +25,13 @@ pub struct Device {
     /// As it was when it was opened.
     geometry: Geometry,
     timeout: Option<Duration>,
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { shared, nsid, .. } = self;
+        f.debug_struct("Device").field("nqn", &shared.options.nqn).field("nsid", nsid).finish_non_exhaustive()
+    }
 }
 
 /// An operation that goes on without being waited for.
@@ -251,11 +259,11 @@ impl Device {
     ) -> Result<Option<Buffer>, Failed> {
         match ended {
             Some((Ok(()), buffer)) => Ok(buffer),
-            Some((Err(source), buffer)) => {
+            Some((Err(Failure { error: source, effect }), buffer)) => {
                 let error = match buffer.as_ref().and_then(Buffer::refused) {
                     Some(reason) => Error::Memory { bytes: len, reason },
                     None if source == TIMED_OUT => Error::TimedOut { what, offset, len },
-                    None => Error::Io { what, offset, len, source },
+                    None => Error::Io { what, offset, len, effect, source },
                 };
                 Err(Failed { error, buffer })
             }

@@ -18,6 +18,7 @@ pub async fn discover(options: Options) -> Result<DiscoveryLog, Error> {
 
 /// A discovery service that one stays connected to. It says when its log changes; when it was lost, it is connected again and its log
 /// read anew.
+#[derive(Debug)]
 pub struct Discovery {
     connection: Connection,
     changes: Changes,

@@ -1,8 +1,7 @@
 //! The driver of a connection, and the futures that wait for its operations. Without a thread, a lock or a clock.
 
-use crate::ConnectionState;
 use crate::buffer::Buffer;
-use crate::driver::{AdminReply, Driver, DriverEvent, PathStatus, StartError};
+use crate::driver::{AdminReply, Driver, DriverEvent, Ended, Failure, PathStatus, StartError};
 use crate::log::Log;
 use crate::mailbox::{Mailbox, Message, Request};
 use crate::sleep::SLEEP_MAX;
@@ -11,10 +10,11 @@ use crate::state::StateSender;
 use crate::statistics::{Counters, Kind};
 use crate::transport::Transport;
 use crate::wakes::Wakes;
+use crate::{ConnectionState, Effect};
 use core::time::Duration;
 use futures_channel::oneshot;
 use nvme_proto::Nsid;
-use nvmf_block::{BlockError, Completion, Tag};
+use nvmf_block::{BlockError, Tag};
 use nvmf_host::{AssociationError, ControllerInfo, DiscoveryLog, Mismatch, Namespace};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -22,6 +22,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// What an operation ends with for whom it took too long: ETIMEDOUT. No device ends one with it.
 pub(crate) const TIMED_OUT: BlockError = BlockError::Os(110);
+
+const TOO_LATE: Failure = Failure { error: TIMED_OUT, effect: Effect::Unknown };
 
 /// What is known of the controller, for all handles to read.
 #[derive(Debug, Clone, Default)]
@@ -124,7 +126,6 @@ pub(crate) struct Engine<T: Transport> {
     authenticating: Option<oneshot::Sender<bool>>,
     /// It was closed: operations that come from now on fail.
     closes: bool,
-    completions: Vec<Completion>,
     /// The state that the observers were told last.
     state: ConnectionState,
     over: bool,
@@ -148,7 +149,6 @@ impl<T: Transport> Engine<T> {
             closing: Vec::new(),
             authenticating: None,
             closes: false,
-            completions: Vec::with_capacity(64),
             state: ConnectionState::Connecting,
             over: false,
         }
@@ -262,7 +262,7 @@ impl<T: Transport> Engine<T> {
         for pending in self.pending.iter_mut().flatten() {
             if pending.reply.is_some() && is_late(pending.until) {
                 let reply = pending.reply.take().expect("it is there");
-                reply.send(Err(TIMED_OUT), None).into_iter().for_each(|waker| wakes.add(waker));
+                reply.send(Err(TOO_LATE), None).into_iter().for_each(|waker| wakes.add(waker));
             }
         }
         let mut late = Vec::new();
@@ -274,27 +274,25 @@ impl<T: Transport> Engine<T> {
             _ => true,
         });
         // Nothing of these was done.
-        let woken = late.into_iter().filter_map(|(reply, buffer)| reply.send(Err(TIMED_OUT), buffer));
+        let woken = late.into_iter().filter_map(|(reply, buffer)| reply.send(Err(TOO_LATE), buffer));
         woken.for_each(|waker| wakes.add(waker));
         self.until = next;
     }
 
     fn complete(&mut self, wakes: &Wakes) -> bool {
-        let mut completions = core::mem::take(&mut self.completions);
-        self.driver.poll(&mut completions);
-        let worked = !completions.is_empty();
-        for completion in completions.drain(..) {
-            let tag = usize::try_from(completion.tag.0).expect("a tag of ours");
+        let mut worked = false;
+        while let Some(Ended { tag, result }) = self.driver.poll_ended() {
+            worked = true;
+            let tag = usize::try_from(tag.0).expect("a tag of ours");
             if let Some(Pending { buffer, reply, kind, .. }) = self.pending[tag].take() {
                 self.free.push(tag);
-                self.observers.counters.on_end(kind, completion.result.is_ok());
+                self.observers.counters.on_end(kind, result.is_ok());
                 // If nobody waits, its buffer goes back to the pool here.
-                if let Some(waker) = reply.and_then(|reply| reply.send(completion.result, buffer)) {
+                if let Some(waker) = reply.and_then(|reply| reply.send(result, buffer)) {
                     wakes.add(waker);
                 }
             }
         }
-        self.completions = completions;
         worked
     }
 

@@ -9,6 +9,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+/// Where on the disk, for what is not of the disk as a whole.
+fn place(offset: u64, len: u64) -> String {
+    if len == 0 { String::new() } else { format!(" of {len} bytes at byte {offset}") }
+}
+
 /// Why something could not be done.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
@@ -24,7 +29,7 @@ pub enum Error {
         source: Box<AssociationError>,
     },
     /// An operation failed.
-    #[error("{what} of {len} bytes at byte {offset} failed")]
+    #[error("{what}{} failed", place(*offset, *len))]
     Io {
         /// Which.
         what: &'static str,
@@ -32,11 +37,13 @@ pub enum Error {
         offset: u64,
         /// Bytes.
         len: u64,
+        /// What it may have done.
+        effect: Effect,
         /// Why.
         source: BlockError,
     },
     /// An operation took longer than its [`crate::Device`] lets it. It goes on.
-    #[error("{what} of {len} bytes at byte {offset} has not ended in time")]
+    #[error("{what}{} has not ended in time", place(*offset, *len))]
     TimedOut {
         /// Which.
         what: &'static str,
@@ -226,29 +233,37 @@ pub enum Effect {
     Unknown,
 }
 
+impl Effect {
+    /// What a command may have done that failed so.
+    pub(crate) fn of(error: BlockError) -> Self {
+        match error {
+            BlockError::OutOfRange
+            | BlockError::BadBuffer
+            | BlockError::ReadOnly
+            | BlockError::CompareFailed
+            | BlockError::NotCompared
+            | BlockError::Unsupported
+            | BlockError::ReservationConflict => Self::Nothing,
+            BlockError::NoSpace
+            | BlockError::Medium
+            | BlockError::CacheLost
+            | BlockError::Gone
+            | BlockError::Path
+            | BlockError::Aborted
+            | BlockError::Device(_)
+            | BlockError::Os(_) => Self::Unknown,
+        }
+    }
+}
+
 impl Error {
-    /// What the operation may have done that failed with it. What is longer than one command may be
-    /// ([`crate::ControllerInfo::transfer_bytes_max`]) goes in parts, of which others may have been done: this is of a single one.
+    /// What the operation may have done that failed with it: all its attempts, and all the commands that it was split into. One
+    /// that was sent, lost with its connection, sent again and refused then ([`BlockError::ReservationConflict`]) may have been done
+    /// the first time.
     #[must_use]
     pub fn effect(&self) -> Effect {
         match self {
-            Self::Io { source, .. } => match source {
-                BlockError::OutOfRange
-                | BlockError::BadBuffer
-                | BlockError::ReadOnly
-                | BlockError::CompareFailed
-                | BlockError::NotCompared
-                | BlockError::Unsupported
-                | BlockError::ReservationConflict => Effect::Nothing,
-                BlockError::NoSpace
-                | BlockError::Medium
-                | BlockError::CacheLost
-                | BlockError::Gone
-                | BlockError::Path
-                | BlockError::Aborted
-                | BlockError::Device(_)
-                | BlockError::Os(_) => Effect::Unknown,
-            },
+            Self::Io { effect, .. } => *effect,
             Self::TimedOut { .. } | Self::Association { .. } | Self::Closed => Effect::Unknown,
             Self::Misaligned { .. }
             | Self::TooLong { .. }

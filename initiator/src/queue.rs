@@ -9,6 +9,7 @@ use crate::shared_driver::SharedDriver;
 use crate::sleep::pause;
 use crate::slot::{Ended, Reply};
 use crate::{Buffer, Device, Error, Failed};
+use core::fmt;
 use core::time::Duration;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -98,6 +99,12 @@ impl Done {
             self.signal(list);
         }
         ended
+    }
+}
+
+impl fmt::Debug for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue").field("device", &self.device).finish_non_exhaustive()
     }
 }
 

@@ -4,7 +4,7 @@
 //! [`Device::preempt`]. With `abort`, nothing of the old holder's lands afterwards: that is the fence of a standby.
 
 use crate::raw::{IO_DATA_MAX, RawCommand};
-use crate::{Device, Error};
+use crate::{Device, Effect, Error};
 use nvme_proto::Nsid;
 use nvme_proto::nvm::reservation as wire;
 use nvme_proto::opcode::NvmOpcode;
@@ -213,6 +213,7 @@ impl Device {
         if status.is_success() {
             return Ok(reply.data);
         }
-        Err(Error::Io { what, offset: 0, len: 0, source: nvmf_host::status::block_error(status) })
+        let source = nvmf_host::status::block_error(status);
+        Err(Error::Io { what, offset: 0, len: 0, effect: Effect::of(source), source })
     }
 }

@@ -4,13 +4,13 @@
 //! as there are operations at once. A future that is dropped first leaves its slot to the operation, and both end together.
 
 use crate::Buffer;
+use crate::driver::Failure;
 use crate::queue::{Done, Ticket};
-use nvmf_block::BlockError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 /// The result of an operation, and its buffer. `None` when its connection ended first.
-pub(crate) type Ended = Option<(Result<(), BlockError>, Option<Buffer>)>;
+pub(crate) type Ended = Option<(Result<(), Failure>, Option<Buffer>)>;
 
 enum State {
     /// In the pool, or in flight and not yet waited for.
@@ -67,7 +67,7 @@ impl Reply {
 
     /// Who is to be woken then.
     #[must_use]
-    pub(crate) fn send(mut self, result: Result<(), BlockError>, buffer: Option<Buffer>) -> Option<Waker> {
+    pub(crate) fn send(mut self, result: Result<(), Failure>, buffer: Option<Buffer>) -> Option<Waker> {
         self.end(Some((result, buffer)))
     }
 
@@ -161,6 +161,8 @@ impl Drop for Waiting {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Effect;
+    use nvmf_block::BlockError;
 
     fn poll(waiting: &mut Waiting, slots: &Slots) -> Poll<Ended> {
         waiting.poll(&mut Context::from_waker(Waker::noop()), slots)
@@ -169,7 +171,8 @@ mod tests {
     #[test]
     fn slot_is_reused_after_its_result() {
         let slots = Slots::new(4);
-        for result in [Ok(()), Err(BlockError::Gone)] {
+        let failure = Failure { error: BlockError::Gone, effect: Effect::Unknown };
+        for result in [Ok(()), Err(failure)] {
             let (reply, mut waiting) = slots.take();
             assert!(poll(&mut waiting, &slots).is_pending());
             assert!(reply.send(result, None).is_some(), "somebody waits");

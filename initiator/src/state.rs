@@ -1,6 +1,7 @@
 //! The state of a connection, and what changes behind it, for those that wait for that.
 
 use crate::ConnectionState;
+use core::fmt;
 use event_listener::Event;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -94,6 +95,12 @@ pub enum Change {
 pub struct Changes {
     receiver: StateReceiver,
     seen: Now,
+}
+
+impl fmt::Debug for Changes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Changes").finish_non_exhaustive()
+    }
 }
 
 impl Changes {

@@ -2,6 +2,7 @@
 
 use crate::blocking::{seek, until_end};
 use crate::{Device, Error};
+use core::fmt;
 use core::pin::Pin;
 use core::task::{Context, Poll, ready};
 use std::io::{self, ErrorKind, SeekFrom};
@@ -22,6 +23,13 @@ pub struct Stream {
     position: u64,
     /// What was begun by a call that returned [`Poll::Pending`].
     under_way: Option<(Call, Work)>,
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { device, position, .. } = self;
+        f.debug_struct("Stream").field("device", device).field("position", position).finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

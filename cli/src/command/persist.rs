@@ -104,12 +104,29 @@ pub(super) fn write(name: &str) -> Result<PathBuf> {
     let folder = folder.join("attach.d");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let file = folder.join(format!("{name}.toml"));
+    check_free(&file, &table)?;
     let text = format!(
         "# What nvmf-attach@{name}.service attaches: options of `nvmf attach`, by their long names.\n\
          # Written by `nvmf attach --persist {name}`; may be edited.\n{table}"
     );
     replace(&file, &text).with_context(|| format!("cannot write {}", file.display()))?;
     Ok(file)
+}
+
+/// That nothing is lost that somebody wrote: another disk's file of the same name, or options that were edited. What another version
+/// wrote may be written anew.
+fn check_free(file: &Path, table: &Table) -> Result<()> {
+    let Ok(text) = std::fs::read_to_string(file) else { return Ok(()) };
+    let there = text.parse::<Table>().ok();
+    let of_this_version =
+        |there: &Table| there.get("version").and_then(Value::as_integer).is_none_or(|it| it == VERSION);
+    if there.as_ref().is_none_or(of_this_version) && there.as_ref() != Some(table) {
+        return wrong_arguments(format!(
+            "{} is there, and says something else: give --persist another name, or edit or remove the file",
+            file.display()
+        ));
+    }
+    Ok(())
 }
 
 /// The options that were given.
@@ -188,6 +205,24 @@ mod tests {
         );
         expected.sort();
         assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn file_that_says_something_else_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a.toml");
+        let table: Table = "version = 1\nnqn = \"nqn.2026-11.com.example:a\"".parse().unwrap();
+        check_free(&file, &table).unwrap();
+        for (text, may) in [
+            ("# edited\nversion = 1\nnqn = \"nqn.2026-11.com.example:a\"", true),
+            ("version = 0\nsubsystem = \"nqn.2026-11.com.example:b\"", true),
+            ("version = 1\nnqn = \"nqn.2026-11.com.example:b\"", false),
+            ("version = 1\nnqn = \"nqn.2026-11.com.example:a\"\nctrl-loss-tmo = -1", false),
+            ("version = 1\nnqn = ", false),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            assert_eq!(check_free(&file, &table).is_ok(), may, "{text}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::Driver;
 use super::heads::Admission;
 use super::op::Op;
 use super::operation::{OTHERS, READS, Wait};
+use crate::Effect;
 use crate::transport::Transport;
 use core::time::Duration;
 use nvme_proto::{Nsid, Status};
@@ -194,7 +195,11 @@ impl<T: Transport> Driver<T> {
         let association = self.paths[path].association.as_ref();
         let asked = association.map(|a| a.controller().retry_delay(status)).unwrap_or_default();
         let (recovery, paths) = (&self.paths[path].recovery, self.paths.len());
-        self.operations.on_part_failed(now, index, |operation, waited| {
+        let effect = match status::is_without_effect(status) {
+            true => Effect::Nothing,
+            false => Effect::of(status::block_error(status)),
+        };
+        self.operations.on_part_failed(now, index, effect, |operation, waited| {
             if doubt {
                 return Fate::Requeue(Duration::ZERO);
             }

@@ -40,6 +40,7 @@ pub use config::{DriverConfig, Route, StartError};
 pub use fence::Impacted;
 pub use heads::NamespaceState;
 pub use op::Op;
+pub use operation::{Ended, Failure};
 pub use paths::PathStatus;
 pub use policy::{PATHS_MAX, PathPolicy};
 pub use shared_fences::SharedFences;
@@ -301,9 +302,18 @@ impl<T: Transport> Driver<T> {
         self.paths.iter_mut().for_each(|path| path.transport.flush());
     }
 
-    /// The operations that have ended, up to the capacity left.
+    /// An operation that has ended.
+    pub fn poll_ended(&mut self) -> Option<Ended> {
+        self.operations.poll_ended()
+    }
+
+    /// The operations that have ended, up to the capacity left, without what those may have done that failed.
     pub fn poll(&mut self, completions: &mut Vec<BlockCompletion>) {
-        self.operations.poll(completions);
+        while completions.len() < completions.capacity()
+            && let Some(Ended { tag, result }) = self.poll_ended()
+        {
+            completions.push(BlockCompletion { tag, result: result.map_err(|failure| failure.error) });
+        }
     }
 
     /// What happened.

@@ -70,6 +70,11 @@ impl Op {
         }
     }
 
+    /// Whether anything is otherwise when it is done: the disk, or what of it is durable.
+    pub(super) fn has_effect(&self) -> bool {
+        self.writes() || matches!(self, Self::Block(BlockOp::Flush))
+    }
+
     /// Whether it goes to the I/O queues for reads, where there are such.
     pub(super) fn is_read(&self) -> bool {
         matches!(self, Self::Block(BlockOp::Read { .. }))

@@ -2,12 +2,31 @@
 
 use super::op::Op;
 use super::policy::Chooser;
+use crate::Effect;
 use core::time::Duration;
 use nvme_proto::Nsid;
-use nvmf_block::{BlockError, BlockRange, Completion, Full, Tag};
+use nvmf_block::{BlockError, BlockRange, Full, Tag};
 use nvmf_host::Fate;
 use nvmf_host::io::Parts;
 use std::collections::VecDeque;
+
+/// An operation that has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    /// As submitted.
+    pub tag: Tag,
+    /// Success, or how it failed.
+    pub result: Result<(), Failure>,
+}
+
+/// How an operation failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failure {
+    /// Why: what its last attempt said.
+    pub error: BlockError,
+    /// What all its attempts may have done.
+    pub effect: Effect,
+}
 
 /// An operation, waiting or in flight.
 #[derive(Debug)]
@@ -29,6 +48,8 @@ pub(super) struct Operation {
     pub(super) begun: u8,
     pub(super) begun_at: Duration,
     pub(super) error: Option<BlockError>,
+    /// What may have been done of it so far, in all its attempts: a status knows of its own command only.
+    pub(super) effect: Effect,
     /// A part failed in a way that another try may mend.
     pub(super) again: bool,
     /// The second command of a pair was aborted because of the first, whose status says why.
@@ -41,6 +62,15 @@ pub(super) struct Operation {
     pub(super) queued: bool,
     /// It stands among those that wait.
     waits: bool,
+}
+
+impl Operation {
+    /// A command of it may have been carried out.
+    fn may_have_been_done(&mut self) {
+        if self.op.has_effect() {
+            self.effect = Effect::Unknown;
+        }
+    }
 }
 
 /// Kinds of operations, by the I/O queues that they go to: reads, or all where none are apart; everything but reads.
@@ -76,7 +106,7 @@ pub(super) struct Operations {
     reads_apart: bool,
     /// Those that wait before they are given to a path again.
     waiting: Vec<(u32, Wait)>,
-    done: VecDeque<Completion>,
+    done: VecDeque<Ended>,
 }
 
 impl Operations {
@@ -110,7 +140,8 @@ impl Operations {
             return Err(Full);
         }
         if !may_queue {
-            self.done.push_back(Completion { tag, result: Err(BlockError::Gone) });
+            let failure = Failure { error: BlockError::Gone, effect: Effect::Nothing };
+            self.done.push_back(Ended { tag, result: Err(failure) });
             return Ok(None);
         }
         let index = self.free.pop().ok_or(Full)?;
@@ -126,6 +157,7 @@ impl Operations {
             begun: 0,
             begun_at: Duration::ZERO,
             error: None,
+            effect: Effect::Nothing,
             again: false,
             second_aborted: false,
             not_before: None,
@@ -137,12 +169,8 @@ impl Operations {
         Ok(Some(index))
     }
 
-    pub(super) fn poll(&mut self, completions: &mut Vec<Completion>) {
-        while completions.len() < completions.capacity()
-            && let Some(completion) = self.done.pop_front()
-        {
-            completions.push(completion);
-        }
+    pub(super) fn poll_ended(&mut self) -> Option<Ended> {
+        self.done.pop_front()
     }
 
     pub(super) fn get(&mut self, index: u32) -> Option<&mut Operation> {
@@ -208,6 +236,7 @@ impl Operations {
     pub(super) fn on_part_done(&mut self, now: Duration, index: u32) {
         let Some(operation) = self.all[index as usize].as_mut() else { return };
         operation.outstanding -= 1;
+        operation.may_have_been_done();
         if self.chooser.measures()
             && let (Some(path), 0) = (operation.path, operation.outstanding)
         {
@@ -225,15 +254,19 @@ impl Operations {
     }
 
     /// A part in flight has failed; `fate` says what becomes of it, given how often the operation was begun and how long ago it
-    /// first failed.
+    /// first failed. `effect` is what this part may have done.
     pub(super) fn on_part_failed(
         &mut self,
         now: Duration,
         index: u32,
+        effect: Effect,
         fate: impl FnOnce(&Operation, Duration) -> Fate,
     ) {
         let Some(operation) = self.get(index) else { return };
         operation.outstanding -= 1;
+        if effect == Effect::Unknown {
+            operation.may_have_been_done();
+        }
         let failed_at = *operation.failed_at.get_or_insert(now);
         match fate(operation, now.saturating_sub(failed_at)) {
             Fate::Requeue(delay) => {
@@ -353,7 +386,8 @@ impl Operations {
         self.unbind(index);
         let Some(operation) = self.all[index as usize].take() else { return };
         self.free.push(index);
-        self.done.push_back(Completion { tag: operation.tag, result });
+        let result = result.map_err(|error| Failure { error, effect: operation.effect });
+        self.done.push_back(Ended { tag: operation.tag, result });
     }
 
     /// The blocks that operations change which were sent on a path and not answered.
@@ -395,6 +429,9 @@ impl Operations {
                 true => Fate::Fail(BlockError::Aborted),
                 false => fate(operation.begun),
             };
+            if operation.outstanding > 0 {
+                operation.may_have_been_done();
+            }
             operation.outstanding = 0;
             operation.again = true;
             if let (None, Fate::Fail(error)) = (operation.error, fate) {

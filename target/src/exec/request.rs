@@ -105,6 +105,8 @@ pub struct Request<C> {
     pub epoch: u64,
     /// What it fails with when it would go to a device: a barrier that named it came before.
     pub condemned: Option<Status>,
+    /// A device was given something that changes it.
+    pub changes: bool,
     /// Bytes of data to the host that were pushed.
     pub pushed: u32,
     /// How far the chunks were handed out: bytes; ranges of a deallocation; 0 or 1 for work without data.
@@ -141,6 +143,7 @@ impl<C> Request<C> {
             nsid: Nsid(0),
             epoch: 0,
             condemned: None,
+            changes: false,
             pushed: 0,
             next: 0,
             end: 0,
@@ -180,6 +183,7 @@ impl<C> Request<C> {
         self.pushed = 0;
         self.result = Ok(());
         self.failure = None;
+        self.changes = false;
         self.state = RequestState::Executing;
         self.ticket = Some(ticket);
         self.work = Some(work);
@@ -292,9 +296,15 @@ impl<C> Request<C> {
     /// A part of it may not go to the device any more. What was not begun is not begun any more.
     pub fn refuse(&mut self, status: Status) {
         if self.result.is_ok() {
-            self.failure = Some(Failure::Refused(status));
+            self.failure = Some(Failure::Refused(self.refusal(status)));
         }
         self.fail(BlockError::Aborted);
+    }
+
+    /// The status of a command that is refused now. One that says that nothing was done is wrong where a device has been given a part:
+    /// the host sends the command again then, and is told why it is refused.
+    fn refusal(&self, status: Status) -> Status {
+        if self.changes && self.condemned.is_none() { Status::COMMAND_INTERRUPTED } else { status }
     }
 
     /// Whether all that can still fail is through: what is left are pushes under way, behind which the response can

@@ -370,7 +370,9 @@ impl<T: Transport> Queue<T> {
             return;
         }
         let owner = self.owner;
-        let this = self.request(request).chunk(chunk);
+        let this = self.request(request);
+        this.changes |= op.writes();
+        let this = this.chunk(chunk);
         this.stage = Stage::Executing;
         this.since_us = resources.meter.now_us();
         resources.meter.begin_operation(slot(device));

@@ -165,6 +165,34 @@ fn write_whose_data_come_behind_a_barrier_is_checked_again() {
     assert!(is_unwritten(&world));
 }
 
+/// A status that says that nothing was done would be wrong.
+#[test]
+fn write_of_which_a_part_is_on_the_disk_is_interrupted_and_not_refused() {
+    let mut world = World::new(1, &settings());
+    let (_admin, cntlid) = admin(&mut world);
+    let mut io = io(&mut world, 1, cntlid);
+    let len = 1 << 20;
+    io.data.write(0, &vec![1; len as usize]);
+    let write = |io: &mut HostQueue| {
+        let sgl = io.expose(0, len);
+        io.send(&read_write(NvmOpcode::WRITE, 0, len, sgl), &[])
+    };
+    world.disk.borrow_mut().set_hanging(true);
+    let cid = write(&mut io);
+    world.until("a part of it is on the disk", |world| {
+        io.poll(world.now);
+        (world.workers[0].backend().in_flight(DISK) > 0).then_some(())
+    });
+    take_away(&mut world);
+    world.tick();
+    world.disk.borrow_mut().set_hanging(false);
+    assert_eq!(status(&mut world, &mut io, cid), Status::COMMAND_INTERRUPTED);
+    assert!(!is_unwritten(&world));
+    // When it comes again it is told why.
+    let cid = write(&mut io);
+    assert_eq!(status(&mut world, &mut io, cid), Status::ANA_INACCESSIBLE);
+}
+
 /// What a barrier took away may come back before the data do: another target may have written meanwhile.
 #[test]
 fn write_from_before_a_barrier_does_not_take_place_when_the_path_is_back() {

@@ -1,7 +1,8 @@
 //! A driver and its target under one clock.
 
-use super::super::{Driver, DriverConfig, DriverEvent, Op, PathPolicy, Route};
+use super::super::{Driver, DriverConfig, DriverEvent, Ended, Op, PathPolicy, Route};
 use super::target::{Disk, Target};
+use crate::Effect;
 use crate::transport::Rdma;
 use core::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -31,6 +32,8 @@ pub(super) struct Rig {
     pub(super) memory: Memory,
     pub(super) now: Duration,
     pub(super) ended: Vec<(u64, Result<(), BlockError>)>,
+    /// What those that failed may have done.
+    effects: Vec<(u64, Effect)>,
     pub(super) events: Vec<DriverEvent>,
 }
 
@@ -85,7 +88,8 @@ impl Rig {
         let mut driver = Driver::new(Rdma::new(provider), config, Duration::ZERO).unwrap();
         driver.register(REGION, &memory).unwrap();
         let (now, ended, events, other) = (Duration::ZERO, Vec::new(), Vec::new(), None);
-        Self { silent: None, driver, target, other, fabric, memory, now, ended, events }
+        let effects = Vec::new();
+        Self { silent: None, driver, target, other, fabric, memory, now, ended, effects, events }
     }
 
     /// Lets both do what there is to do now.
@@ -199,14 +203,16 @@ impl Rig {
 
     fn turn_driver(&mut self) -> bool {
         let worked = self.driver.turn(self.now);
-        let mut completions = Vec::with_capacity(64);
-        self.driver.poll(&mut completions);
-        self.ended.extend(completions.iter().map(|done| (done.tag.0, done.result)));
+        let before_ended = self.ended.len();
+        while let Some(Ended { tag, result }) = self.driver.poll_ended() {
+            self.ended.push((tag.0, result.map_err(|failure| failure.error)));
+            self.effects.extend(result.err().map(|failure| (tag.0, failure.effect)));
+        }
         let before = self.events.len();
         while let Some(event) = self.driver.poll_event() {
             self.events.push(event);
         }
-        worked || !completions.is_empty() || self.events.len() > before
+        worked || self.ended.len() > before_ended || self.events.len() > before
     }
 
     /// Lets so much time pass.
@@ -235,6 +241,12 @@ impl Rig {
     /// The result of an operation that has ended.
     pub(super) fn result(&self, tag: u64) -> Option<Result<(), BlockError>> {
         self.ended.iter().find(|(ended, _)| *ended == tag).map(|(_, result)| *result)
+    }
+
+    /// How an operation has failed, and what it may have done.
+    pub(super) fn failure(&self, tag: u64) -> Option<(BlockError, Effect)> {
+        let (_, effect) = self.effects.iter().find(|(ended, _)| *ended == tag)?;
+        Some((self.result(tag)?.err()?, *effect))
     }
 
     /// Writes `new` to a block if it holds `expected` everywhere.
