@@ -2,7 +2,7 @@
 
 use super::Kept;
 use super::helpers::Helpers;
-use super::store::{self, Place, Store};
+use super::store::{self, Place, Store, Trouble};
 use super::{Request, Shared, Ticket, ToDaemon, ToDriver, watches};
 use crate::control::Waker;
 use core::time::Duration;
@@ -12,8 +12,8 @@ use nvmf_cluster::{
 use nvmf_rados::Cluster;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 /// How long the state of the group is waited for. The thread waits for nothing itself.
@@ -24,6 +24,7 @@ pub struct Driver {
     to: Sender<ToDriver>,
     from: Receiver<ToDaemon>,
     last: Ticket,
+    trouble: Trouble,
 }
 
 impl Driver {
@@ -36,6 +37,12 @@ impl Driver {
     pub fn tell(&self, message: ToDriver) {
         // It ends after this.
         let _ = self.to.send(message);
+    }
+
+    /// Why the storage cluster cannot be reached, while that is so.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The files of namespaces, in the pool.
@@ -77,7 +84,8 @@ impl Driver {
 /// The system has no thread left.
 pub fn start(place: Place, identity: Identity, waker: Waker) -> io::Result<Driver> {
     let ((to, inbox), (tell, from)) = (channel(), channel());
-    let store = Arc::new(Store::new(place));
+    let trouble = Trouble::default();
+    let store = Arc::new(Store::new(place, Arc::clone(&trouble)));
     watches::start(&store, to.clone())?;
     let leases = lease_thread()?;
     let own = to.clone();
@@ -101,7 +109,7 @@ pub fn start(place: Place, identity: Identity, waker: Waker) -> io::Result<Drive
         thread.run(&inbox);
     };
     std::thread::Builder::new().name("cluster".into()).spawn(body)?;
-    Ok(Driver { to, from, last: Ticket(0) })
+    Ok(Driver { to, from, last: Ticket(0), trouble })
 }
 
 /// The clock of the engine, which is never 0.

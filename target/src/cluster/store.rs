@@ -38,11 +38,15 @@ impl Place {
 pub(super) struct Store {
     place: Place,
     control: Mutex<Option<Pool>>,
+    trouble: Trouble,
 }
 
+/// Why the cluster cannot be reached, while that is so.
+pub(super) type Trouble = Arc<Mutex<Option<String>>>;
+
 impl Store {
-    pub(super) fn new(place: Place) -> Self {
-        Self { place, control: Mutex::new(None) }
+    pub(super) fn new(place: Place, trouble: Trouble) -> Self {
+        Self { place, control: Mutex::new(None), trouble }
     }
 
     /// The pool through the connection of the control plane.
@@ -51,8 +55,19 @@ impl Store {
         if let Some(pool) = &*control {
             return Ok(pool.clone());
         }
-        let pool = self.place.pool(&Cluster::connect(&self.place.cluster)?)?;
-        Ok(control.insert(pool).clone())
+        let connected = Cluster::connect(&self.place.cluster).and_then(|cluster| self.place.pool(&cluster));
+        self.note(connected.as_ref().err());
+        Ok(control.insert(connected?).clone())
+    }
+
+    /// Logs each reason once.
+    fn note(&self, error: Option<&Error>) {
+        let text = error.map(ToString::to_string);
+        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(text) = text.as_ref().filter(|text| trouble.as_ref() != Some(text)) {
+            tracing::error!("the group's pool cannot be had: {text}; it is tried again");
+        }
+        *trouble = text;
     }
 
     /// What stands there is whole between two statements.

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `joining` | who this gateway is, from its configuration |
 //! | `converging` | the group's items as a configuration, and making it so |
-//! | `images` | the images of an ANA group on its connection: opened, given to the workers, drained, closed |
+//! | `images` | the images of an ANA group on its connection: opened, given to the workers |
+//! | `leaving` | images on their way out: drained, or given up with their connection |
 //! | `elsewhere` | where the other gateways listen, for discovery |
 //! | `keys` | the keys of hosts |
 //! | `asking` | what operators ask of the group |
@@ -17,6 +18,7 @@ mod elsewhere;
 mod images;
 mod joining;
 mod keys;
+mod leaving;
 
 use super::Daemon;
 use crate::cluster::{Driver, Kept, Shared, ToDaemon};
@@ -73,10 +75,10 @@ impl Membership {
         if self.may_listen() {
             return None;
         }
-        let status = self.driver.status();
-        let why =
-            status.and_then(|status| status.why).unwrap_or_else(|| "reads its configuration".to_owned());
-        Some(format!("waits for its group: {why}"))
+        let of_engine = || self.driver.status().and_then(|status| status.why);
+        let why = self.driver.trouble().or_else(of_engine);
+        let why = why.unwrap_or_else(|| "its configuration is being read".to_owned());
+        Some(format!("no word of its group of gateways yet: {why}"))
     }
 }
 
