@@ -60,8 +60,10 @@ fn is_gone(pid: u32) -> bool {
 
 /// The processes whose parent is this one.
 fn children(pid: u32) -> Vec<u32> {
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    children.split_whitespace().filter_map(|child| child.parse().ok()).collect()
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let of_each =
+        threads.map(|thread| std::fs::read_to_string(thread.path().join("children")).unwrap_or_default());
+    of_each.collect::<String>().split_whitespace().filter_map(|child| child.parse().ok()).collect()
 }
 
 fn socket(disk: &Value) -> &Path {
