@@ -302,9 +302,10 @@ impl<C> Request<C> {
     }
 
     /// The status of a command that is refused now. One that says that nothing was done is wrong where a device has been given a part:
-    /// the host sends the command again then, and is told why it is refused.
+    /// the host sends the command again then, and is told why it is refused. That of a preempted host says enough.
     fn refusal(&self, status: Status) -> Status {
-        if self.changes && self.condemned.is_none() { Status::COMMAND_INTERRUPTED } else { status }
+        let says_so = status.is(Status::ABORTED_PREEMPT);
+        if self.changes && !says_so { Status::COMMAND_INTERRUPTED } else { status }
     }
 
     /// Whether all that can still fail is through: what is left are pushes under way, behind which the response can

@@ -1,7 +1,7 @@
 //! What an operation that failed may have done, in all its attempts and parts.
 
 use super::super::DriverConfig;
-use super::rig::{BLOCK, Rig, SECOND, config, read};
+use super::rig::{BLOCK, Rig, SECOND, buffer, config, read};
 use super::target::Capsule;
 use crate::Effect;
 use nvme_proto::Status;
@@ -71,7 +71,7 @@ fn operation_that_changes_nothing_has_done_nothing() {
     let mut rig = Rig::ready_with(DriverConfig { recovery, ..config() }, |_| {});
     rig.target.hold = true;
     rig.submit(1, read(4, 1));
-    rig.submit(2, BlockOp::Verify { range: BlockRange::new(4, 1) });
+    rig.submit(2, BlockOp::Compare { range: BlockRange::new(4, 1), with: buffer(1) });
     rig.submit(3, BlockOp::Flush);
     rig.run();
     rig.target.closed = true;
