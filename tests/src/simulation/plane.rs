@@ -16,7 +16,7 @@ use nvme_proto::{Nsid, Status};
 use nvmf_backend::simulated::SimulatedDevices;
 use nvmf_block::DeviceId;
 use nvmf_subsystem::{
-    Answer, NamespaceDefinition, Question, Registry, ReservationQuestion, WriteProtection,
+    AnaState, Answer, NamespaceDefinition, Question, Registry, ReservationQuestion, WriteProtection,
     WriteProtectionQuestion,
 };
 use nvmf_target::barrier::{Barrier, Scope};
@@ -353,8 +353,8 @@ impl<N: Network> Plane<N> {
                     kept.stored(uuid).push(self::kept(&new));
                 }
                 Some(_) if storage_failed => {}
-                // The namespace was taken away meanwhile.
-                Some(_) => assert!(!self.has_namespace(uuid), "{what} failed"),
+                // The namespace, or the path to it, was taken away meanwhile.
+                Some(_) => assert!(!self.is_reachable(uuid, question.association.port()), "{what} failed"),
             }
         } else {
             let Some((new, gone)) = expected else { panic!("{what} succeeded") };
@@ -371,8 +371,11 @@ impl<N: Network> Plane<N> {
         self.taken.push(taken);
     }
 
-    fn has_namespace(&self, uuid: [u8; 16]) -> bool {
-        self.namespace(|namespace| namespace.uuid == uuid).unwrap_or(false)
+    fn is_reachable(&self, uuid: [u8; 16], port: u16) -> bool {
+        let group =
+            self.namespace(|namespace| (namespace.uuid == uuid).then_some(namespace.access.ana_group));
+        let state = |group| self.registry.lock().expect("no panic before").ana().state(port, group);
+        matches!(group.flatten().map(state), Some(AnaState::OPTIMIZED | AnaState::NON_OPTIMIZED))
     }
 }
 
