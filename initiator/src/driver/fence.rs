@@ -29,7 +29,8 @@ pub struct Impacted {
     pub controller: Option<(SocketAddr, ControllerInstance)>,
     /// When it needs no reset any more.
     pub until: Duration,
-    /// Somebody may have been told that nobody knows what became of a command: reads wait, too, where the blocks are not known.
+    /// Somebody may have been told that nobody knows what became of a command: reads wait, too, where the blocks are not known. Who
+    /// takes over from a process that sent raw commands sets it.
     pub reads: bool,
 }
 

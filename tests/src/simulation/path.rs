@@ -164,6 +164,8 @@ impl<N: Network> Path<N> {
             let reads = impacted.iter().any(|it| it.reads);
             impacted = vec![Impacted { controller: None, until, reads }];
         }
+        // The next one is told of the first one's raw commands: their user reads what became of them.
+        impacted.iter_mut().for_each(|it| it.reads |= !self.raw.is_empty());
         let transport = network.host(self.routes.numbers[0]);
         self.driver = Driver::resume(transport, self.config.clone(), &impacted, now).expect("a driver");
         self.add_routes(network, now);

@@ -70,7 +70,7 @@ impl Troubles {
         let [power_cuts_left, left, half_open_left, kills_left, changes_left] =
             [4, 3, 8, 2, 3].map(&mut some);
         let targets = shape.map_or(1, |shape| shape.targets);
-        let [outages_left, takeovers_left] = [(); 2].map(|()| if shape.is_some() { some(3) } else { 0 });
+        let [outages_left, takeovers_left] = [6, 5].map(|most| if shape.is_some() { some(most) } else { 0 });
         Self {
             power_cuts_left,
             left,
