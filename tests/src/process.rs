@@ -161,7 +161,11 @@ pub fn end(child: &mut Child) -> Result<ExitStatus> {
     end_within(child, TIMEOUT)
 }
 
-fn end_within(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
+/// Waits until a program has ended, for so long.
+///
+/// # Errors
+/// When it does not end in time; it is then killed.
+pub fn end_within(child: &mut Child, limit: Duration) -> Result<ExitStatus> {
     let mut status = None;
     let ended = until_within("the program has ended", limit, || {
         status = child.try_wait().ok().flatten();

@@ -2,7 +2,7 @@
 
 use super::cluster::Cluster;
 use anyhow::{Context, Result, ensure};
-use nvmf_tests::process::{Target, end, free_port, program, run_for, until_within};
+use nvmf_tests::process::{Target, end_within, free_port, program, run_for, until_within};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -108,6 +108,9 @@ fn find<'a>(value: &'a Value, is_it: &dyn Fn(&Value) -> bool) -> Option<&'a Valu
     }
 }
 
+/// What a job may take, on a machine that does other things as well.
+const JOB_MAX: Duration = Duration::from_secs(120);
+
 /// A job that runs beside what is done to the cluster.
 pub(super) struct Running {
     child: Child,
@@ -131,7 +134,7 @@ impl Running {
 
     /// Its report, once it has ended without an error.
     pub(super) fn report(mut self) -> Result<Value> {
-        let status = end(&mut self.child)?;
+        let status = end_within(&mut self.child, JOB_MAX)?;
         let text = std::fs::read_to_string(self.out.path())?;
         ensure!(status.success(), "nvmf-bench ended with {status}: {text}");
         parse(text.as_bytes())
@@ -147,7 +150,7 @@ impl Drop for Running {
 
 /// Runs a job to its end.
 pub(super) fn report(job: &mut Command) -> Result<Value> {
-    let output = run_for(job, Duration::from_secs(120))?;
+    let output = run_for(job, JOB_MAX)?;
     ensure!(output.status.success(), "nvmf-bench: {}", String::from_utf8_lossy(&output.stderr));
     parse(&output.stdout)
 }
