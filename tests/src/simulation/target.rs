@@ -12,7 +12,7 @@ use super::resets::{ResetMode, Resets};
 use super::rng::Rng;
 use crate::worker_setup::{PORT, WorkerSetup};
 use core::time::Duration;
-use nvmf_backend::simulated::{SharedDisk, SimulatedDevices, SimulatedDisk, SimulatedOptions};
+use nvmf_backend::simulated::{Given, SharedDisk, SimulatedDevices, SimulatedDisk, SimulatedOptions};
 use nvmf_block::{DeviceId, Geometry};
 use nvmf_subsystem::{AnaState, NamespaceDefinition};
 use nvmf_target::exec::buffers::BufferPlan;
@@ -21,6 +21,8 @@ use nvmf_target::worker::Worker;
 
 /// How often the control plane looks at its barriers.
 const GLANCE: Duration = Duration::from_millis(1);
+/// An operation that is at the disk for longer than most are.
+const STRAGGLES: Duration = Duration::from_millis(90);
 /// Contents of the blocks that no host may write to.
 const UNUSED: u8 = 0x4e;
 
@@ -324,6 +326,12 @@ impl<N: Network> Target<N> {
     /// Whether it has connections.
     pub(super) fn has_queues(&self) -> bool {
         self.workers.iter().any(|worker| worker.queues() > 0)
+    }
+
+    /// Whether a change of the main disk takes its time there.
+    pub(super) fn straggles(&mut self, now: Duration) -> bool {
+        let is_late = |given: Given| given.writes && now > given.at + STRAGGLES;
+        self.workers.iter_mut().any(|worker| worker.backend().pending(DeviceId(0)).any(is_late))
     }
 
     /// Whether anything is at its disks.

@@ -127,7 +127,14 @@ impl<N: Network> World<N> {
 
     /// What befalls a path with several routes.
     fn trouble_routes(&mut self) {
-        if self.troubles.outages_left > 0 && self.rng.below(300) == 0 {
+        if self.troubles.outages_left == 0 && self.troubles.takeovers_left == 0 {
+            return;
+        }
+        // Mostly while the disk takes its time for something that will then be carried out late.
+        let now = self.now;
+        let straggles = self.targets.iter_mut().any(|target| target.straggles(now));
+        let often = if straggles { 30 } else { 1000 };
+        if self.troubles.outages_left > 0 && self.rng.below(often) == 0 {
             self.troubles.outages_left -= 1;
             self.note("every route lost");
             let host = self.rng.below(self.hosts.len() as u64) as usize;
@@ -139,7 +146,7 @@ impl<N: Network> World<N> {
                 self.break_connections(connections);
             }
         }
-        if self.troubles.takeovers_left > 0 && self.rng.below(500) == 0 {
+        if self.troubles.takeovers_left > 0 && self.rng.below(often) == 0 {
             self.troubles.takeovers_left -= 1;
             self.note("initiator killed");
             self.taken_over += 1;
