@@ -163,6 +163,15 @@ pub enum Action {
         /// The ANA group.
         group: GroupId,
     },
+    /// What this client has of the group by itself, without asking the store, is right until then and no longer: no answer
+    /// that is given to a host later may rest on it. The time is that of [`Gateway`](crate::Gateway)'s own clock, which
+    /// must go on while the machine sleeps. A client that was never named here is not trusted at all. No reply.
+    Trust {
+        /// The client.
+        handle: Handle,
+        /// Until when; zero: not any more.
+        until: Duration,
+    },
     /// Show the group so at this gateway from now on, with an ANA event if that is a change. A group that was never set is
     /// inaccessible. No reply.
     SetAna {

@@ -27,6 +27,8 @@ pub(crate) enum Phase {
     Loading,
     /// Opens the images.
     Opening,
+    /// Says in the entry that it is still the owner, after its lease had lapsed.
+    Affirming,
     /// Answers I/O.
     Serving,
     /// Lets I/O end.
@@ -59,6 +61,10 @@ pub(crate) struct Group {
     pub(crate) handle: Option<Handle>,
     /// The handle's address, from `WaitingForMap` on.
     pub(crate) address: Option<Address>,
+    /// Until when the handle is trusted, as it was told.
+    pub(crate) trusted: Duration,
+    /// The lease has lapsed since the entry was written.
+    pub(crate) lapsed: bool,
     pub(crate) reservations: Reservations,
     /// Who gets it, from `Draining` on, and until when it may drain.
     pub(crate) to: Option<GatewayName>,
@@ -83,6 +89,8 @@ impl Group {
             pending: None,
             handle: None,
             address: None,
+            trusted: Duration::ZERO,
+            lapsed: false,
             reservations: Reservations::default(),
             to: None,
             drain_until: Duration::ZERO,
@@ -105,7 +113,12 @@ impl Group {
     /// it. A compare-and-set that is under way learns that by itself.
     pub(crate) fn is_lost(&self, me: &Process) -> bool {
         match self.phase {
-            Phase::Idle | Phase::Claiming | Phase::Owning | Phase::Releasing | Phase::Surrendering => false,
+            Phase::Idle
+            | Phase::Claiming
+            | Phase::Owning
+            | Phase::Affirming
+            | Phase::Releasing
+            | Phase::Surrendering => false,
             Phase::Fencing | Phase::Connecting | Phase::WaitingForMap => !self.entry().is_some_and(|entry| {
                 entry.holder() == Some(me) && matches!(entry.state, crate::map::State::Taking { .. })
             }),

@@ -58,7 +58,8 @@ impl OwnLease {
         }
     }
 
-    /// Until when this gateway may show its groups. Safety does not depend on it: it spares hosts a gateway that is cut off.
+    /// Until when this gateway may show its groups, and trust what its clients have of them by themselves. That no write
+    /// of it comes late does not depend on this.
     pub(crate) fn holds_until(&self, timing: &Timing) -> Option<Duration> {
         self.renewed.map(|renewed| renewed + timing.self_fence)
     }
@@ -121,9 +122,10 @@ impl PeerLease {
     }
 
     /// Since when it counts as dead. Two looks saw its lease expired, far enough apart for a live holder to renew, and the
-    /// store was quick with this gateway in between: a store that stalled must not make everybody fence everybody.
-    pub(crate) fn dead_since(&self, own: &OwnLease, timing: &Timing) -> Option<Duration> {
-        let (first, last) = self.expired?;
+    /// store was quick with this gateway in between: a store that stalled must not make everybody fence everybody. A sign of
+    /// life that was seen at `seen` voids all looks before.
+    pub(crate) fn dead_since(&self, seen: Duration, own: &OwnLease, timing: &Timing) -> Option<Duration> {
+        let (first, last) = self.expired.filter(|&(_, last)| last >= seen)?;
         let counts = own.steady_since.is_some_and(|since| since <= first);
         (counts && last >= first + timing.evidence).then_some(first + timing.evidence)
     }
@@ -160,10 +162,12 @@ mod tests {
         second(&mut own, &mut peer, 0, 5, locker());
         for at in [1000, 2000, 3000] {
             second(&mut own, &mut peer, at, 5, None);
-            assert_eq!(peer.dead_since(&own, &T), None, "at {at}");
+            assert_eq!(peer.dead_since(Duration::ZERO, &own, &T), None, "at {at}");
         }
         second(&mut own, &mut peer, 4000, 5, None);
-        assert_eq!(peer.dead_since(&own, &T), Some(ms(3005)));
+        assert_eq!(peer.dead_since(Duration::ZERO, &own, &T), Some(ms(3005)));
+        let affirmed = ms(4001);
+        assert_eq!(peer.dead_since(affirmed, &own, &T), None, "its last word came after the last look");
     }
 
     #[test]
@@ -173,7 +177,7 @@ mod tests {
         second(&mut own, &mut peer, 1000, 30_000, None);
         for at in (31_005..39_000).step_by(1000) {
             second(&mut own, &mut peer, at, 5, None);
-            assert_eq!(peer.dead_since(&own, &T), None, "at {at}");
+            assert_eq!(peer.dead_since(Duration::ZERO, &own, &T), None, "at {at}");
         }
     }
 
@@ -183,6 +187,6 @@ mod tests {
         second(&mut own, &mut peer, 0, 5, locker());
         second(&mut own, &mut peer, 1000, 5, None);
         second(&mut own, &mut peer, 61_000, 5, None);
-        assert_eq!(peer.dead_since(&own, &T), None);
+        assert_eq!(peer.dead_since(Duration::ZERO, &own, &T), None);
     }
 }

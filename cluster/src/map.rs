@@ -115,6 +115,14 @@ impl Entry {
         }
     }
 
+    /// Is the owner still. Whoever has judged by the entry before is too late now.
+    pub(crate) fn affirm(&self, me: &Process) -> Option<Self> {
+        match &self.state {
+            State::Owned { by, .. } if by == me => Some(self.next(self.state.clone())),
+            _ => None,
+        }
+    }
+
     /// Gives the group away, drained: nothing of it is in flight, and its client is closed.
     pub(crate) fn release(&self, me: &Process, to: Option<GatewayName>) -> Option<Self> {
         match &self.state {

@@ -3,8 +3,9 @@
 
 use crate::error::Error;
 use crate::ffi::{self, Connection, Setting};
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
+use nix::time::{ClockId, clock_gettime};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -32,6 +33,15 @@ pub struct Cluster {
     spec: ClusterSpec,
     fsid: String,
     fenced: AtomicBool,
+    /// In nanoseconds of [`boottime`].
+    trusted: AtomicU64,
+}
+
+/// A clock that goes on while the machine sleeps.
+#[must_use]
+pub fn boottime() -> Duration {
+    // It is there on every kernel that is supported.
+    clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or_default()
 }
 
 impl Cluster {
@@ -53,7 +63,13 @@ impl Cluster {
         connection.connect().map_err(|errno| refused(spec, &conf, errno))?;
         let fsid = connection.fsid().map_err(|errno| Error::new("cannot read the cluster's fsid", errno))?;
         let (connection, spec) = (Arc::new(connection), spec.clone());
-        Ok(Arc::new(Self { connection, spec, fsid, fenced: AtomicBool::new(false) }))
+        Ok(Arc::new(Self {
+            connection,
+            spec,
+            fsid,
+            fenced: AtomicBool::new(false),
+            trusted: AtomicU64::new(u64::MAX),
+        }))
     }
 
     /// The connection of this process with that specification; it is made if there is none, or if it was fenced. Blocks,
@@ -124,6 +140,21 @@ impl Cluster {
     pub fn wait_for_latest_osdmap(&self) -> Result<(), Error> {
         let waited = self.connection.wait_for_latest_osdmap();
         waited.map_err(|errno| Error::new("cannot have the newest map of OSDs", errno))
+    }
+
+    /// What its images answer is right until then, by [`boottime`], and for ever if this was never called. The cluster
+    /// refuses the writes of a connection that it has fenced, but librbd answers some requests without asking: it knows
+    /// which objects exist. So nothing is begun later, and nothing that completes later counts: `ENOTCONN`.
+    pub fn trust(&self, until: Duration) {
+        let nanoseconds = u64::try_from(until.as_nanos()).unwrap_or(u64::MAX);
+        self.trusted.store(nanoseconds, Ordering::Release);
+    }
+
+    /// Whether that time is still to come.
+    #[must_use]
+    pub fn is_trusted(&self) -> bool {
+        let until = self.trusted.load(Ordering::Acquire);
+        until == u64::MAX || boottime() < Duration::from_nanos(until)
     }
 
     /// An operation failed because the cluster has fenced this connection, which is of no use any more.

@@ -21,7 +21,7 @@ mod ffi;
 pub mod image;
 pub mod object;
 
-pub use cluster::{Cluster, ClusterSpec, versions};
+pub use cluster::{Cluster, ClusterSpec, boottime, versions};
 pub use error::Error;
 pub use ffi::{Bytes, Completions, LockHolder, NoLibrary, Notification, Renewal, Request};
 pub use image::{Encryption, Image, ImageSpec, Presence};

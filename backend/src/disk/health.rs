@@ -44,6 +44,12 @@ impl fmt::Display for Failure {
             libc::ESHUTDOWN => {
                 write!(f, " failed: this machine was fenced, or its connection to the device was shut down")
             }
+            libc::ENOTCONN => {
+                write!(
+                    f,
+                    " failed: this gateway had not renewed its lease in time, and another may have the device"
+                )
+            }
             0 => write!(f, " failed: the device is shorter than it was when it was opened"),
             errno => write!(f, " failed: {}", io::Error::from_raw_os_error(errno)),
         }

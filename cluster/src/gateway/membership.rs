@@ -5,6 +5,7 @@
 //! record is another's, it gives everything up.
 
 use super::{Gateway, Purpose};
+use crate::group::Phase;
 use crate::lease::PeerLease;
 use crate::registry::{ControllerIds, Record};
 use crate::{Action, BootId, GatewayName, Locker, Object, OpId, Reply, Snapshot, Via};
@@ -167,8 +168,27 @@ impl Gateway {
                     self.suspended = None;
                 }
                 self.wake_at(until);
+                if self.suspended.is_none() {
+                    self.trust(until);
+                }
             }
-            _ => self.suspended = Some(Suspended { resume: None }),
+            _ => {
+                self.suspended = Some(Suspended { resume: None });
+                self.groups.values_mut().for_each(|group| group.lapsed = group.handle.is_some());
+            }
+        }
+    }
+
+    /// Nobody takes a group of this gateway before its lease was seen expired, which it is not before `until`; unless it
+    /// has lapsed before, and the group's entry was not written since.
+    fn trust(&mut self, until: Duration) {
+        for group in self.groups.values_mut() {
+            let owns =
+                (Phase::Loading..=Phase::Closing).contains(&group.phase) && group.phase != Phase::Affirming;
+            if let Some(handle) = group.handle.filter(|_| owns && !group.lapsed && group.trusted != until) {
+                group.trusted = until;
+                self.actions.push_back(Action::Trust { handle, until });
+            }
         }
     }
 

@@ -30,6 +30,8 @@ impl Gateway {
             match group.phase {
                 Phase::Idle if group.unreadable.is_some() => {}
                 Phase::Idle => self.consider(now, id, since),
+                Phase::Serving if group.lapsed && self.suspended.is_some() => {}
+                Phase::Serving if group.lapsed => self.affirm(now, id),
                 Phase::Serving if self.stopping => {
                     let to = placement::least_loaded(&self.loads(false), id).cloned();
                     self.drain(now, id, to);
@@ -62,10 +64,12 @@ impl Gateway {
             Some(State::Free { to: None }) => (group.seen, None),
             Some(State::Free { to } | State::Surrendered { to, .. }) => (group.seen, to.as_ref()),
             Some(State::Taking { .. } | State::Owned { .. }) if own => (group.seen, Some(&self.me().gateway)),
-            Some(State::Taking { by, .. } | State::Owned { by, .. }) => match self.dead_since(&by.gateway) {
-                Some(since) => (since, None),
-                None => return,
-            },
+            Some(State::Taking { by, .. } | State::Owned { by, .. }) => {
+                match self.dead_since(&by.gateway, group.seen) {
+                    Some(since) => (since, None),
+                    None => return,
+                }
+            }
         };
         let rank = placement::rank(&self.me().gateway, self.others(), id, first);
         let at = group.not_before.max(since + self.timing.rank * rank);
@@ -131,8 +135,9 @@ impl Gateway {
         loads
     }
 
-    pub(super) fn dead_since(&self, name: &GatewayName) -> Option<Duration> {
-        self.peers.get(name)?.lease.dead_since(&self.lease, &self.timing)
+    /// Since when a gateway counts as dead, for an entry that was seen first at `seen`: its lease was looked at since.
+    pub(super) fn dead_since(&self, name: &GatewayName, seen: Duration) -> Option<Duration> {
+        self.peers.get(name)?.lease.dead_since(seen, &self.lease, &self.timing)
     }
 
     /// Groups that this gateway serves.

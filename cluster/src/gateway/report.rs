@@ -57,7 +57,7 @@ impl Gateway {
     }
 
     fn other(&self, name: &GatewayName, peer: &Peer) -> OtherStatus {
-        let lease = match (peer.lease.boot(), self.dead_since(name)) {
+        let lease = match (peer.lease.boot(), self.dead_since(name, Duration::ZERO)) {
             (Some(_), _) => "held",
             (None, Some(_)) => "dead",
             (None, None) if peer.lease.due == Duration::ZERO => "unknown",
@@ -107,7 +107,7 @@ impl Gateway {
             return Some(format!("it is to move to {}, which is not available", wanted.to));
         }
         match (group.phase, entry_of_other(self, group)) {
-            (Phase::Idle, Some(name)) if self.dead_since(name).is_some() => {
+            (Phase::Idle, Some(name)) if self.dead_since(name, group.seen).is_some() => {
                 let first = self.others().filter(|other| {
                     crate::placement::weight(other, id) > crate::placement::weight(&self.me().gateway, id)
                 });
@@ -120,6 +120,9 @@ impl Gateway {
             }
             (Phase::Idle, Some(_)) | (Phase::Serving, _) => None,
             (Phase::Idle, None) => group.trouble.clone(),
+            (Phase::Affirming, _) => {
+                Some("its lease had lapsed: says that it is the owner still".to_string())
+            }
             (Phase::Fencing, _) => Some("waits for the monitors to fence the owner before".to_string()),
             (Phase::Draining | Phase::Closing, _) => {
                 let to = group.to.as_ref().map_or("nobody", GatewayName::as_str);

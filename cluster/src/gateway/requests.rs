@@ -174,7 +174,7 @@ impl Gateway {
             self.peers.get(name).filter(|peer| peer.record.is_some()).map(|peer| peer.stored.clone());
         match record {
             None => self.answer(id, Err(RequestError::NotAvailable(name.clone()))),
-            Some(_) if owns || self.dead_since(name).is_none() => {
+            Some(_) if owns || self.dead_since(name, Duration::ZERO).is_none() => {
                 self.answer(id, Err(RequestError::StillThere(name.clone())));
             }
             Some(record) => match &self.own.ids {

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! claim ─► fence ─► connect ─► wait for the map ─► own ─► load reservations ─► open images ─► serve
+//! affirm ─► serve                                                       (the lease had lapsed)
 //! drain ─► close ─► release                                             (a planned move)
 //! drain, too slow ─► surrender                                          (the next owner fences)
 //! ```
@@ -22,7 +23,9 @@ impl Gateway {
     /// Takes the entry. The entry names the dead owner's address until that is fenced, so that whoever goes on, should
     /// this gateway die, finds it.
     pub(super) fn claim(&mut self, now: Duration, id: GroupId) {
-        let entry = Entry::claim(self.groups[&id].entry(), self.me(), |name| self.dead_since(name).is_some());
+        let group = &self.groups[&id];
+        let entry =
+            Entry::claim(group.entry(), self.me(), |name| self.dead_since(name, group.seen).is_some());
         if let Some(entry) = entry {
             self.store_entry(now, id, Phase::Claiming, entry);
         }
@@ -44,7 +47,8 @@ impl Gateway {
     fn connect(&mut self, id: GroupId) {
         self.last_handle.0 += 1;
         let (op, handle) = (self.begin_step(id, Phase::Connecting), self.last_handle);
-        self.group(id).handle = Some(handle);
+        let group = self.group(id);
+        (group.handle, group.trusted, group.lapsed) = (Some(handle), Duration::ZERO, false);
         self.actions.push_back(Action::Connect { op, handle, group: id });
     }
 
@@ -77,6 +81,17 @@ impl Gateway {
     fn open(&mut self, id: GroupId) {
         let (op, handle) = (self.begin_step(id, Phase::Opening), self.last_handle_of(id));
         self.actions.push_back(Action::OpenImages { op, handle, group: id });
+    }
+
+    /// The lease had lapsed: others may be about to take the group. One of the two compare-and-sets comes too late.
+    pub(super) fn affirm(&mut self, now: Duration, id: GroupId) {
+        match self.groups[&id].entry().and_then(|entry| entry.affirm(self.me())) {
+            Some(entry) => {
+                self.group(id).lapsed = false;
+                self.store_entry(now, id, Phase::Affirming, entry);
+            }
+            None => self.lose(now, id, "somebody else has taken it"),
+        }
     }
 
     /// Begins a planned move. Hosts are told to wait before anything is drained.
@@ -159,6 +174,10 @@ impl Gateway {
             (Phase::Opening, Reply::Done) => {
                 (group.phase, group.trouble) = (Phase::Serving, None);
             }
+            (Phase::Affirming, Reply::Done) => {
+                group.phase = Phase::Serving;
+                self.adopt(now, id);
+            }
             (Phase::Draining, Reply::Done) => self.close(id),
             (Phase::Closing, Reply::Done) => self.release(now, id),
             (Phase::Releasing | Phase::Surrendering, Reply::Done) => {
@@ -219,6 +238,7 @@ impl Gateway {
         // Before the handle is gone, so that hosts look for another path instead of trying this one.
         self.show();
         if let Some(handle) = handle {
+            self.actions.push_back(Action::Trust { handle, until: Duration::ZERO });
             self.ending += 1;
             let op = self.begin(Purpose::Shutdown);
             self.actions.push_back(Action::Shutdown { op, handle });

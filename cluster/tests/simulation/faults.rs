@@ -1,7 +1,7 @@
 //! Faults, and what operators do.
 
 use super::node::{Input, Node};
-use super::plan::{Fault, SECOND, Time};
+use super::plan::{Fault, MS, SECOND, Time};
 use super::world::{Event, World};
 use nvmf_cluster::configuration::Change;
 use nvmf_cluster::{GatewayName, GroupId, Object};
@@ -130,8 +130,12 @@ impl World {
         }
         let inbox: Vec<Input> = running.inbox.drain(..).collect();
         self.say(|| format!("gw{node} goes on, finds {} messages", inbox.len()));
+        // Workers and the engine have threads of their own: either may be the first to go on.
+        let engine_after = if self.rng.percent(50) { self.rng.below(5 * MS) } else { 0 };
         for (after, input) in inbox.into_iter().enumerate() {
-            self.at(self.now + 10 * after as u64, Event::Process { node, life, input });
+            let of_worker = matches!(input, Input::Command(_) | Input::Io { .. });
+            let after = 10 * after as u64 + if of_worker { 0 } else { engine_after };
+            self.at(self.now + after, Event::Process { node, life, input });
         }
     }
 

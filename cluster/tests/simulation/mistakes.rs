@@ -30,10 +30,12 @@ pub(crate) enum Mistake {
     NotificationsOnly,
     /// Reservations go through the client of the control plane, which nobody fences.
     ReservationsUnfenced,
+    /// What a client answers by itself counts, however long ago the lease was renewed.
+    EverTrusted,
 }
 
 impl Mistake {
-    pub(crate) const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::NoMapWait,
         Self::AddressAfterIo,
         Self::WallClockLease,
@@ -45,6 +47,7 @@ impl Mistake {
         Self::ChangeWithoutCompare,
         Self::NotificationsOnly,
         Self::ReservationsUnfenced,
+        Self::EverTrusted,
     ];
 }
 

@@ -49,6 +49,10 @@ pub(crate) struct Client {
     pub(crate) epoch: u64,
     /// I/O that it has under way, each with its slot.
     pub(crate) in_flight: BTreeMap<u64, usize>,
+    /// What it has of blocks by itself, as librbd has the map of objects that exist.
+    pub(crate) has: BTreeMap<Block, u64>,
+    /// Until when that may be relied upon.
+    pub(crate) trusted: Duration,
     /// It closes; what is in flight goes on without it.
     pub(crate) drain: Option<(OpId, GroupId)>,
 }

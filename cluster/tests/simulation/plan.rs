@@ -125,11 +125,16 @@ impl Plan {
         };
         // In some runs much happens at once, in others one thing after the other.
         let (count, span) = (rng.below(9), (20 + rng.below(40)) * SECOND);
+        // In some, gateways sleep through takeovers and wake soon after them, which is when they know least.
+        let sleepy = rng.percent(8);
         for _ in 0..count {
-            let fault = plan.draw(&mut rng);
+            let drawn = plan.draw(&mut rng);
             let at = 12 * SECOND + rng.below(span);
             let longest = if rng.percent(60) { 12 } else { 35 } * SECOND;
+            let fault =
+                if sleepy { Fault::Stop { node: rng.below(plan.nodes as u64) as usize } } else { drawn };
             let lasts = match fault {
+                Fault::Stop { .. } if sleepy => 6 * SECOND + rng.below(6 * SECOND),
                 Fault::Stall if rng.percent(50) => 30 * SECOND,
                 Fault::Crash { .. } if rng.percent(40) => rng.below(SECOND),
                 _ => 500 * MS + rng.below(longest),

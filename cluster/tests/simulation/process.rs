@@ -1,5 +1,6 @@
 //! What a gateway's process does with what reaches it: what the daemon does around the engine.
 
+use super::mistakes::Mistake;
 use super::node::{Client, Command, Input, Node};
 use super::plan::{MS, SECOND, Time};
 use super::store::{Access, Io};
@@ -105,6 +106,11 @@ impl World {
         let local = 50 + self.rng.below(MS);
         let Some(running) = self.nodes[node].running.as_mut() else { return Ok(()) };
         match action {
+            Action::Trust { handle, until } => {
+                if let Some(client) = running.clients.get_mut(&handle) {
+                    client.trusted = until;
+                }
+            }
             Action::SetAna { group, state } => {
                 running.shown.insert(group, state);
             }
@@ -229,10 +235,18 @@ impl World {
         let id = self.numbers;
         let Some(client) = running.clients.get_mut(&handle) else { return };
         // The target holds a host back while what it sent before, over a connection that is lost, is still under way.
-        if client.in_flight.values().any(|slot| *slot == command.slot) {
+        if command.access != Access::Read && client.in_flight.values().any(|slot| *slot == command.slot) {
             return self.answer(node, command, None);
         }
         client.in_flight.insert(id, command.slot);
+        // What it knows by itself it answers by itself, and no OSD refuses that.
+        if let (Access::Read, Some(&number)) = (command.access, client.has.get(&command.block))
+            && self.rng.percent(50)
+        {
+            let after = 50 + self.rng.below(MS);
+            let result = Some(number);
+            return self.send_to(node, life, after, 0, Input::Io { handle, io: id, command, result });
+        }
         let io = Io {
             client: client.address.clone(),
             epoch: client.epoch,
@@ -253,8 +267,11 @@ impl World {
     fn on_io_done(&mut self, node: usize, handle: Handle, io: u64, command: Command, result: Option<u64>) {
         let clock = self.nodes[node].clock(self.now);
         let Some(running) = self.nodes[node].running.as_mut() else { return };
+        let mut trusted = self.mistake == Some(Mistake::EverTrusted);
         if let Some(client) = running.clients.get_mut(&handle) {
             client.in_flight.remove(&io);
+            client.has.extend(result.map(|number| (command.block, number)));
+            trusted |= clock < client.trusted;
         }
         self.finish_drain(node, handle);
         if result.is_none()
@@ -262,7 +279,7 @@ impl World {
         {
             running.engine.on_fenced(clock, handle);
         }
-        self.answer(node, command, result);
+        self.answer(node, command, result.filter(|_| trusted));
     }
 
     /// A drain has ended once nothing is in flight, neither I/O nor what hosts want of reservations.

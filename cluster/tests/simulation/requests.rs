@@ -8,6 +8,7 @@ use super::world::{Event, From, World};
 use nvmf_cluster::{Action, Address, GroupId, Handle, Locker, Object, OpId, Reply};
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 impl World {
     pub(crate) fn on_request(
@@ -128,8 +129,14 @@ impl World {
                 let epoch = self.monitors.epoch_at(self.now.saturating_sub(behind));
                 self.say(|| format!("gw{node} {handle} of group {group} is {address}, with map {epoch}"));
                 if self.nodes[node].life == life {
-                    let client =
-                        Client { address: address.clone(), epoch, in_flight: BTreeMap::new(), drain: None };
+                    let client = Client {
+                        address: address.clone(),
+                        epoch,
+                        in_flight: BTreeMap::new(),
+                        has: BTreeMap::new(),
+                        trusted: Duration::ZERO,
+                        drain: None,
+                    };
                     self.add_client(node, handle, client);
                 }
                 self.reply_to(node, life, op, Reply::Connected(address));

@@ -1,7 +1,7 @@
 //! The hosts' side: commands, answers, attempts.
 
 use super::host::Pending;
-use super::node::{Command, Input};
+use super::node::{Command, Input, Node};
 use super::plan::{MS, SECOND};
 use super::store::Access;
 use super::world::{Event, World};
@@ -10,6 +10,13 @@ impl World {
     /// Sends a slot's command, a new one or the one that had no answer.
     pub(crate) fn on_slot(&mut self, index: usize) {
         let attempt = self.number();
+        let is_stopped = |node: &Node| node.running.as_ref().is_some_and(|running| running.stopped);
+        // Another host of the slot, with another path: one that does not know yet that its gateway has stopped.
+        if self.slots[index].pending.is_none() && !self.calm && self.rng.percent(30) {
+            let stopped = self.nodes.iter().position(is_stopped).filter(|_| self.rng.percent(50));
+            let any = self.rng.below(self.nodes.len() as u64) as usize;
+            self.slots[index].gateway = stopped.unwrap_or(any);
+        }
         let slot = &mut self.slots[index];
         let pending = match &mut slot.pending {
             Some(pending) => pending,
@@ -32,12 +39,15 @@ impl World {
             let at = self.now + 50 * MS + self.rng.below(100 * MS);
             return self.at(at, Event::Slot(index));
         }
+        let is_stopped = is_stopped(node);
         let (life, cut) = (node.life, node.hosts_cut_until > self.now);
         let after = self.delay(20 * MS);
         if !cut {
             self.send_to(gateway, life, after, 0, Input::Command(command));
         }
-        let at = self.now + 2 * SECOND + self.rng.below(2 * SECOND);
+        // Some hosts wait until a gateway that has stopped goes on.
+        let waits = if is_stopped && self.rng.percent(50) { 20 * SECOND } else { 2 * SECOND };
+        let at = self.now + 2 * SECOND + self.rng.below(waits);
         self.at(at, Event::Timeout { slot: index, attempt });
     }
 

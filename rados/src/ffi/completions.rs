@@ -132,7 +132,7 @@ impl Shared {
 /// What an operation in flight holds.
 struct Held {
     _memory: Option<Memory>,
-    _image: Arc<Image>,
+    image: Arc<Image>,
 }
 
 /// The operations on images that one thread has in flight, and their results.
@@ -196,9 +196,14 @@ impl Completions {
             }
             Request::WriteZeroes { .. } | Request::Discard { .. } | Request::Flush => None,
         };
-        *place = Some(Held { _memory: memory, _image: Arc::clone(image) });
+        *place = Some(Held { _memory: memory, image: Arc::clone(image) });
         self.in_flight += 1;
-        if let Err(errno) = self.begin(number, image, request) {
+        let begun = if image.cluster().is_trusted() {
+            self.begin(number, image, request)
+        } else {
+            Err(libc::ENOTCONN)
+        };
+        if let Err(errno) = begun {
             self.shared.put(self.shared.slots[number].number, -i64::from(errno));
         }
     }
@@ -268,11 +273,13 @@ impl Completions {
             self.taken = self.shared.last.swap(NONE, Ordering::Acquire);
         }
         let slot = &self.shared.slots[self.taken as usize];
-        let taken = (self.taken as usize, slot.result.load(Ordering::Relaxed));
+        let (number, result) = (self.taken as usize, slot.result.load(Ordering::Relaxed));
         self.taken = slot.next.load(Ordering::Relaxed);
-        self.held[taken.0] = None;
+        // After its end, whenever the answer leaves: what was right at this moment may be told later.
+        let is_trusted = self.held[number].take().is_none_or(|held| held.image.cluster().is_trusted());
         self.in_flight -= 1;
-        Some(taken)
+        let counts = is_trusted || result == -i64::from(libc::ESHUTDOWN);
+        Some((number, if counts { result } else { -i64::from(libc::ENOTCONN) }))
     }
 
     /// Whether the thread may sleep until the descriptor is readable: nothing is complete.

@@ -9,12 +9,11 @@ use core::time::Duration;
 use nvmf_cluster::{
     Action, Address, Gateway, Handle, Identity, OpId, Reply, RequestError, RequestId, Status, Timing, Via,
 };
-use nvmf_rados::Cluster;
+use nvmf_rados::{Cluster, boottime};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, PoisonError};
-use std::time::Instant;
 
 /// How long the state of the group is waited for. The thread waits for nothing itself.
 const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
@@ -90,11 +89,9 @@ pub fn start(place: Place, identity: Identity, waker: Waker) -> io::Result<Drive
     let leases = lease_thread()?;
     let own = to.clone();
     let body = move || {
-        let clock = Instant::now();
-        let gateway = Gateway::new(identity, Timing::DEFAULT, now(clock));
+        let gateway = Gateway::new(identity, Timing::DEFAULT, boottime());
         let mut thread = Thread {
             gateway,
-            clock,
             store,
             leases,
             helpers: Helpers::default(),
@@ -112,11 +109,6 @@ pub fn start(place: Place, identity: Identity, waker: Waker) -> io::Result<Drive
     Ok(Driver { to, from, last: Ticket(0), trouble })
 }
 
-/// The clock of the engine, which is never 0.
-fn now(clock: Instant) -> Duration {
-    clock.elapsed() + Duration::from_secs(1)
-}
-
 type Job = Box<dyn FnOnce() + Send>;
 
 /// The thread of the lease, which does nothing else.
@@ -129,7 +121,6 @@ fn lease_thread() -> io::Result<Sender<Job>> {
 
 struct Thread {
     gateway: Gateway,
-    clock: Instant,
     store: Arc<Store>,
     leases: Sender<Job>,
     helpers: Helpers,
@@ -148,7 +139,7 @@ impl Thread {
         loop {
             self.act();
             self.tell_of_others();
-            let now = now(self.clock);
+            let now = boottime();
             let wait =
                 self.gateway.poll_timeout().map_or(Duration::from_secs(1), |at| at.saturating_sub(now));
             match inbox.recv_timeout(wait.min(Duration::from_secs(1))) {
@@ -158,7 +149,7 @@ impl Thread {
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             self.look_for_fences();
-            let now = self::now(self.clock);
+            let now = boottime();
             if self.gateway.poll_timeout().is_some_and(|at| at <= now) {
                 self.gateway.on_timeout(now);
             }
@@ -166,7 +157,7 @@ impl Thread {
     }
 
     fn on_message(&mut self, message: ToDriver) {
-        let now = now(self.clock);
+        let now = boottime();
         match message {
             ToDriver::Reply(op, reply) => self.gateway.on_reply(now, op, reply),
             ToDriver::Notified(object) => self.gateway.on_notified(now, &object),
@@ -194,6 +185,7 @@ impl Thread {
         let reply = match (connected, self.handles.get_mut(&handle)) {
             (Ok(cluster), Some(place)) => {
                 let address = cluster.address();
+                cluster.trust(Duration::ZERO);
                 *place = Some(cluster);
                 match address {
                     Ok(address) => Reply::Connected(Address(address)),
@@ -225,7 +217,7 @@ impl Thread {
         let fenced: Vec<Handle> =
             self.handles.iter().filter(|(_, it)| is_fenced(it)).map(|(handle, _)| *handle).collect();
         for handle in fenced {
-            self.gateway.on_fenced(now(self.clock), handle);
+            self.gateway.on_fenced(boottime(), handle);
         }
     }
 
@@ -301,6 +293,11 @@ impl Thread {
                 }
                 None => self.fail(op),
             },
+            Action::Trust { handle, until } => {
+                if let Some(cluster) = self.handle(handle) {
+                    cluster.trust(until);
+                }
+            }
             Action::SetAna { group, state } => self.to_daemon(ToDaemon::SetAna(group, state)),
             Action::Drain { op, handle, .. } => self.to_daemon(ToDaemon::Drain(op, handle)),
             Action::Shutdown { op, handle } => {

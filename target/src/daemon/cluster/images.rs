@@ -310,6 +310,13 @@ fn open(
     let (block_size, read_only) = (Some(export.disk.geometry().block_size), export.namespace.read_only);
     let opened = Disk::open_image(connection, &shared_image(image, spec), block_size, read_only);
     let disk = opened.map_err(|error| error_text(&error))?;
+    if disk.geometry().volatile_write_cache {
+        return Err(
+            "the image, or its pool, has rbd_cache on: what is in this gateway's memory would be lost, or old, when another \
+             takes over: turn it off (rbd config image remove IMAGE rbd_cache; rbd config pool remove POOL rbd_cache)"
+                .to_owned(),
+        );
+    }
     let identity = |disk: &Disk| disk.identity().map(|it| it.map(|it| it.uuid));
     match (identity(&disk), identity(&export.disk)) {
         (Ok(now), Ok(before)) if now == before => Ok(disk),
