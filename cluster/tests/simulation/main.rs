@@ -46,7 +46,7 @@ const LINES: usize = 120;
 const IO_LINES: usize = 15;
 
 /// What a gateway is doing with a group when some fault comes. (Closing takes a millisecond: few faults meet it.)
-const STEPS: [&str; 13] = [
+const STEPS: [&str; 12] = [
     "idle",
     "claiming",
     "fencing",
@@ -55,7 +55,6 @@ const STEPS: [&str; 13] = [
     "owning",
     "loading",
     "opening",
-    "affirming",
     "serving",
     "draining",
     "releasing",
