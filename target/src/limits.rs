@@ -127,6 +127,8 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a start or a reload waits for the next disk to open. Those that take longer come when they are open.
 pub const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a gateway of a group waits for images that are slow to open, before it listens for the first time.
+pub const FIRST_IMAGES_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a change that takes something away waits for what is under way on it.
 pub const BARRIER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a worker may take to answer the daemon.

@@ -305,10 +305,11 @@ impl StateDirectory {
         self.replace(&file(uuid), text.as_deref())
     }
 
-    /// Whether a reservation is to be kept, or no longer.
+    /// Whether a reservation is to be kept, or no longer. A group keeps it again even if nothing changes: the pool refuses a
+    /// gateway that does not know any more what is so.
     #[must_use]
     pub fn is_to_be_stored(&self, old: &Reservation, new: &Reservation) -> bool {
-        old != new && (self.is_shared || old.persists() || new.persists())
+        self.is_shared || old != new && (old.persists() || new.persists())
     }
 
     /// Gives a file another text, or none, and makes sure that it stays so. If that fails, it has its old text again, as

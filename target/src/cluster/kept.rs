@@ -132,7 +132,13 @@ impl Folder for Kept {
         match files.files.get_mut(name).filter(|file| file.text.is_some()) {
             Some(_) if name.ends_with(NEW) => drop(files.files.remove(name)),
             Some(file) => *file = KeptFile { text: None, is_dirty: true },
-            None => return Err(io::ErrorKind::NotFound.into()),
+            None => {
+                // The pool is asked all the same: it refuses a gateway that does not know any more what is there.
+                if group_of(&files.groups, name).is_some() && !name.ends_with(NEW) {
+                    files.files.insert(name.to_owned(), KeptFile { text: None, is_dirty: true });
+                }
+                return Err(io::ErrorKind::NotFound.into());
+            }
         }
         Ok(())
     }
@@ -181,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn reservation_is_in_the_pool_when_it_is_stored_whether_it_persists_or_not() {
+    fn what_is_stored_is_in_the_pool_whether_it_persists_or_not() {
         let (to, inbox) = channel();
         let kept = Kept::new(to);
         let pool = pool(inbox, Ok(0));
@@ -194,8 +200,17 @@ mod tests {
         }
         state.store(UUID, &Reservation::default()).unwrap();
         assert_eq!(state.load(UUID).unwrap(), None);
+        state.set_write_protected(UUID, false).unwrap();
         drop((state, kept));
-        assert_eq!(pool.join().unwrap(), 3);
+        assert_eq!(pool.join().unwrap(), 4, "also that there is nothing to remove");
+    }
+
+    #[test]
+    fn reservation_command_that_changes_nothing_asks_the_pool_of_a_group() {
+        let (to, _inbox) = channel();
+        let state = StateDirectory::shared(Box::new(Kept::new(to)));
+        let reservation = Reservation::restored(4, None, [(HostId([1; 16]), 9)]).unwrap();
+        assert!(state.is_to_be_stored(&reservation, &reservation));
     }
 
     #[test]

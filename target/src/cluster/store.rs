@@ -26,7 +26,10 @@ pub struct Place {
 
 impl Place {
     fn pool(&self, cluster: &Arc<Cluster>) -> Result<Pool, Error> {
-        Pool::open(cluster, &self.pool, self.namespace.as_deref())
+        let pool = Pool::open(cluster, &self.pool, self.namespace.as_deref())?;
+        // A lease is renewed in a full pool as well: that takes no space, and hosts go on reading.
+        pool.fail_when_full();
+        Ok(pool)
     }
 
     fn name(&self, object: &Object) -> String {

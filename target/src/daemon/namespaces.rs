@@ -245,6 +245,11 @@ impl Namespaces {
         pending.map(error).collect()
     }
 
+    /// Whether disks are being opened.
+    pub(super) fn is_opening(&self) -> bool {
+        !self.opening.is_empty()
+    }
+
     /// Whether memory is being allocated. That takes seconds for many gigabytes, and never hangs.
     pub(super) fn is_allocating(&self) -> bool {
         self.opening.iter().any(|opening| matches!(opening.namespace.backing, Backing::Memory { .. }))

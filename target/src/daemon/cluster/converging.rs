@@ -6,6 +6,7 @@ use super::super::{Daemon, disks::error_text};
 use super::keys;
 use crate::cluster::Shared;
 use crate::control::request::change::{Item as ChangeItem, Outcome};
+use crate::limits::FIRST_IMAGES_TIMEOUT;
 use nvmf_cluster::configuration::Item;
 use nvmf_cluster::{OpId, Reply};
 use nvmf_config::{Config, Items};
@@ -116,7 +117,9 @@ impl Daemon {
         }
         broken.extend(cluster.left_out.iter().cloned());
         cluster.converging = None;
-        cluster.is_configured = true;
+        if !core::mem::replace(&mut cluster.is_configured, true) {
+            cluster.images_until = Some(self.common.clock.now() + FIRST_IMAGES_TIMEOUT);
+        }
         cluster.driver.reply(op, Reply::Converged(broken.into_iter().collect()));
         self.begin_to_converge();
         self.listen_if_ready();

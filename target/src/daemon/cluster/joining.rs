@@ -56,6 +56,7 @@ impl Membership {
             converging: None,
             next: None,
             is_configured: false,
+            images_until: None,
             controller_ids: None,
             states: BTreeMap::new(),
             handles: BTreeMap::new(),

@@ -55,6 +55,8 @@ pub(super) struct Membership {
     next: Option<(OpId, Box<Shared>)>,
     /// It was served once.
     is_configured: bool,
+    /// Until when it waits for images that are being opened, before it listens for the first time.
+    images_until: Option<Duration>,
     controller_ids: Option<RangeInclusive<u16>>,
     states: BTreeMap<GroupId, AnaState>,
     handles: BTreeMap<Handle, Images>,
@@ -73,7 +75,8 @@ impl Membership {
     /// What hosts are waiting for, for people.
     fn waits_for(&self) -> Option<String> {
         if self.may_listen() {
-            return None;
+            let waits = "images of the group's namespaces are being opened: see the namespaces";
+            return self.images_until.map(|_| waits.to_owned());
         }
         let of_engine = || self.driver.status().and_then(|status| status.why);
         let why = self.driver.trouble().or_else(of_engine);
@@ -83,9 +86,12 @@ impl Membership {
 }
 
 impl Daemon {
-    /// Whether it may listen now.
+    /// Whether it may listen now. A host that comes back and finds its namespace gone gives it up, with all that it would
+    /// write, so images that are slow to open are waited for.
     pub(super) fn may_listen(&self) -> bool {
-        self.cluster.as_ref().is_none_or(|cluster| cluster.may_listen())
+        let Some(cluster) = &self.cluster else { return true };
+        let waits = cluster.images_until.is_some_and(|until| self.common.clock.now() < until);
+        cluster.may_listen() && !(waits && self.namespaces.is_opening())
     }
 
     /// What keeps it from listening, if it is the group.
@@ -109,6 +115,9 @@ impl Daemon {
         }
         self.advance_images();
         self.tell_addresses();
+        if self.cluster.as_ref().is_some_and(|cluster| cluster.images_until.is_some()) {
+            self.listen_if_ready();
+        }
     }
 
     fn on_group_message(&mut self, message: ToDaemon) {
@@ -178,6 +187,9 @@ impl Daemon {
     /// Listens, once there is something to serve.
     fn listen_if_ready(&mut self) {
         if self.may_listen() {
+            if let Some(cluster) = &mut self.cluster {
+                cluster.images_until = None;
+            }
             self.retry_listeners();
         }
     }
