@@ -1,6 +1,7 @@
 //! Namespaces of NVMe drives: a ring of their own, whose entries hold their commands.
 
 use super::{Devices, DevicesError, slot};
+use crate::disk::Kind;
 use crate::uring::file::Command;
 use crate::uring::nvme::Namespace;
 use crate::uring::{Event, NvmeRing};
@@ -23,7 +24,7 @@ impl Devices {
     pub(super) fn push(&mut self, index: usize, slot: u32, command: Command) {
         match self.drive(slot) {
             None if self.is_image(slot) => self.push_to_image(index, slot, command),
-            None => self.ring.push(index, slot, command),
+            None => self.ring.push(index, slot, command, self.is_served(slot)),
             Some(drive) => {
                 let ring = self.drives.as_mut().expect("it was made for the drive");
                 ring.push_nvme(index, slot, drive, command);
@@ -33,6 +34,12 @@ impl Devices {
 
     fn is_image(&self, slot: u32) -> bool {
         self.devices[slot as usize].as_ref().is_some_and(|device| device.image().is_some())
+    }
+
+    /// Whether a submission may wait for its file system's server.
+    fn is_served(&self, slot: u32) -> bool {
+        let device = self.devices[slot as usize].as_ref();
+        device.is_some_and(|device| matches!(&device.disk.kind, Kind::File(file) if file.served.is_some()))
     }
 
     fn drive(&self, slot: u32) -> Option<Namespace> {

@@ -244,6 +244,10 @@ impl Devices {
             let used = own.as_ref().unwrap_or(&file.file);
             self.ring.set_file(slot, used.as_raw_fd()).map_err(DevicesError::File)?;
             self.ring.hold_file(slot, file.file.as_raw_fd()).map_err(DevicesError::File)?;
+            if let Some(served) = &file.served {
+                self.ring.allow_waiting(self.depth as u32).map_err(DevicesError::File)?;
+                own.into_iter().for_each(|own| served.keep(own));
+            }
             if file.drive.is_some() {
                 self.set_drive(id, file.file.as_raw_fd())?;
             }

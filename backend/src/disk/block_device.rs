@@ -49,6 +49,7 @@ pub(super) fn open(
             drive: None,
             place: None,
             below: Below::of(&opened),
+            served: None,
         }),
         geometry,
     ))

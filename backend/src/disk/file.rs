@@ -2,6 +2,7 @@
 
 use super::block_device::Below;
 use super::image::{self, ImageError, Space};
+use super::served::Served;
 use super::sharing::Place;
 use super::{FileDisk, Kind, OpenError, lock, whole_blocks};
 use nix::errno::Errno;
@@ -69,11 +70,9 @@ pub(super) fn open(
         ..geometry
     };
     let place = Place::of(&file, &metadata);
-    let below = Below::of(&metadata);
-    Ok((
-        Kind::File(FileDisk { file, memory_alignment: needs.memory, direct, drive: None, place, below }),
-        geometry,
-    ))
+    let (below, served) = (Below::of(&metadata), Served::of(&file, &metadata));
+    let memory_alignment = needs.memory;
+    Ok((Kind::File(FileDisk { file, memory_alignment, direct, drive: None, place, below, served }), geometry))
 }
 
 /// A part of a block of the file system is read before it is written, and holes are of whole blocks. What `stat` calls

@@ -9,6 +9,7 @@ pub mod image;
 pub(crate) mod nvme;
 mod range_locks;
 pub(crate) mod rbd;
+pub(crate) mod served;
 pub(crate) mod sharing;
 mod temperature;
 
@@ -20,6 +21,7 @@ use nvmf_block::Geometry;
 pub(crate) use range_locks::{LockId, Mail, MemberId, Note, RangeLocks};
 pub use rbd::{ImageSource, Presence};
 use rustix::fs::OFlags;
+use served::Served;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
@@ -95,6 +97,8 @@ pub(crate) struct FileDisk {
     pub(crate) place: Option<sharing::Place>,
     /// The block device below.
     pub(crate) below: block_device::Below,
+    /// If its file system asks a server.
+    pub(crate) served: Option<Served>,
 }
 
 impl FileDisk {
@@ -117,8 +121,9 @@ impl FileDisk {
     /// The same open file once more.
     fn try_clone(&self) -> io::Result<Self> {
         let drive = self.drive.as_ref().map(nvme::Drive::try_clone).transpose()?;
+        let served = self.served.clone();
         let Self { memory_alignment, direct, place, below, .. } = *self;
-        Ok(Self { file: self.file.try_clone()?, memory_alignment, direct, drive, place, below })
+        Ok(Self { file: self.file.try_clone()?, memory_alignment, direct, drive, place, below, served })
     }
 }
 
@@ -272,6 +277,15 @@ impl Disk {
     #[must_use]
     pub fn take_changed(&self) -> bool {
         matches!(&self.0.kind, Kind::Image(disk) if disk.image.take_changed())
+    }
+
+    /// The file system that a look at it waits for, if that asks a server: files of the same hang together.
+    #[must_use]
+    pub fn served_by(&self) -> Option<u64> {
+        match &self.0.kind {
+            Kind::File(file) => file.served.as_ref().map(Served::file_system),
+            Kind::Image(_) | Kind::Ram(_) | Kind::Null => None,
+        }
     }
 
     /// What a look at it waits for, if it is not this machine: disks with the same hang together.
@@ -438,6 +452,7 @@ impl Disk {
             drive: None,
             place: None,
             below,
+            served: None,
         });
         (Self::new(kind, Geometry::new(block_size, blocks)), writer)
     }

@@ -183,6 +183,11 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         self.queue.set_file(file_of(slot) + 1, fd)
     }
 
+    /// Lets so many commands hang in the kernel's threads.
+    pub(crate) fn allow_waiting(&self, commands: u32) -> io::Result<()> {
+        self.queue.allow_waiting(commands)
+    }
+
     fn check_slot(&self, slot: u32) -> io::Result<()> {
         if file_of(slot) + 1 < self.files {
             return Ok(());
@@ -194,9 +199,9 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         )))
     }
 
-    /// Adds operation `index` on the file in `slot`.
-    pub(crate) fn push(&mut self, index: usize, slot: u32, command: Command) {
-        self.queue.push(index, file_of(slot), command);
+    /// Adds operation `index` on the file in `slot`. `blocking`: whoever submits it may be put to sleep.
+    pub(crate) fn push(&mut self, index: usize, slot: u32, command: Command, blocking: bool) {
+        self.queue.push(index, file_of(slot), command, blocking);
         self.on_pushed();
     }
 
@@ -338,7 +343,7 @@ mod tests {
         drives.set_file(0, reader.as_raw_fd()).unwrap();
         for round in 0..3 {
             // Entries of twice the size hold the usual commands as well.
-            drives.push(7, 0, Command::Read { at: 0, into: Buffer { region, offset: 0, len: 1 } });
+            drives.push(7, 0, Command::Read { at: 0, into: Buffer { region, offset: 0, len: 1 } }, false);
             drives.submit();
             assert!(drives.pop().is_none());
             let byte = std::thread::spawn(move || {
@@ -366,7 +371,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         ring.set_file(0, file.as_raw_fd()).unwrap();
         for index in 0..4 {
-            ring.push(index, 0, Command::Fdatasync);
+            ring.push(index, 0, Command::Fdatasync, false);
         }
         ring.submit();
         let deadline = Instant::now() + Duration::from_secs(60);

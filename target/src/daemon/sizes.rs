@@ -38,6 +38,8 @@ struct Found {
 pub(super) enum Looked {
     /// Those of this machine.
     Here,
+    /// The files of a file system that asks a server.
+    Served(u64),
     /// The images of a cluster.
     Cluster(String),
     /// One that said that it has changed.
@@ -86,7 +88,7 @@ impl Daemon {
         let mut due: HashMap<Looked, Vec<Export>> = HashMap::new();
         for export in self.exports() {
             let of = match export.disk.cluster() {
-                None => Looked::Here,
+                None => export.disk.served_by().map_or(Looked::Here, Looked::Served),
                 Some(_) if !images => continue,
                 Some(cluster) => Looked::Cluster(cluster.to_owned()),
             };

@@ -113,7 +113,7 @@ pub(super) fn open(
     let drive = Some(Drive { namespace, block_device });
     // Dwords.
     let below = Below::of(metadata);
-    let disk = FileDisk { file, memory_alignment: 4, direct: true, drive, place: None, below };
+    let disk = FileDisk { file, memory_alignment: 4, direct: true, drive, place: None, below, served: None };
     Ok((Kind::File(disk), geometry))
 }
 
