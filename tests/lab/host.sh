@@ -110,3 +110,50 @@ vhost_kill() {
     NVMF_RUNTIME_DIR="$PWD/vhost" timeout 20 sh -c "until '$BIN/nvmf' list | grep -q ' killed '; do sleep 0.05; done"
     vhost_serve
 }
+
+# --- a group of gateways on the cluster of `# Ceph: yes`
+
+# `gateway_start NAME ADDRESS`: a gateway of the group, with a listener at this address and PORT, or the same one again.
+gateway_start() {
+    cat >"$1.toml" <<CONFIG
+[target]
+workers = 1
+buffer_memory = "16MiB"
+control_socket = "$PWD/$1.sock"
+
+[[listener]]
+address = "$2:$PORT"
+transport = "tcp"
+
+[cluster]
+pool = "rbd"
+name = "$1"
+conf = "$CEPH_CONF"
+ana_groups = 1
+CONFIG
+    "$BIN/nvmf-target" serve --config "$1.toml" >>"$1.log" 2>&1 </dev/null &
+    echo $! >"$1.pid"
+    waits gateway_is_member "$1"
+}
+
+# `gateway NAME WORD...`: has a gateway do something.
+gateway() {
+    asked=$1
+    shift
+    "$BIN/nvmf-target" ctl -o json --socket "$PWD/$asked.sock" "$@"
+}
+
+gateway_is_member() { gateway "$1" cluster status | grep -q '"state":"member"'; }
+gateway_serves() { gateway "$1" cluster status | grep -q '"here":"serving"'; }
+gateway_applies() { gateway "$1" cluster status | grep -q "\"applied\":$2[,}]"; }
+gateway_signal() { kill "-$2" "$(cat "$1.pid")"; }
+
+# Waits until the command succeeds, for a minute at most.
+waits() {
+    left=300
+    until "$@" 2>/dev/null; do
+        left=$((left - 1))
+        [ $left -gt 0 ] || { echo "never came true: $*"; return 1; }
+        sleep 0.2
+    done
+}

@@ -33,7 +33,7 @@ impl Drop for Daemon {
 }
 
 /// A running cluster, with a pool `rbd`.
-pub(super) struct Cluster {
+pub(crate) struct Cluster {
     // Declared in the order in which they end: OSDs before their monitor, and everything before its folder.
     osds: Vec<Option<Daemon>>,
     monitor: Option<Daemon>,
@@ -43,7 +43,7 @@ pub(super) struct Cluster {
 
 impl Cluster {
     /// Starts one with so many OSDs, as many replicas of everything, and authentication.
-    pub(super) fn start(osds: usize) -> Result<Self> {
+    pub(crate) fn start(osds: usize) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("nvmf-ceph-").tempdir()?;
         let path = folder.path().to_str().context("the temporary folder's name is not UTF-8")?.to_owned();
         // Daemons that are being killed may still write into it.
@@ -68,7 +68,7 @@ impl Cluster {
     }
 
     /// The configuration file of its clients.
-    pub(super) fn conf(&self) -> PathBuf {
+    pub(crate) fn conf(&self) -> PathBuf {
         self.path("ceph.conf")
     }
 

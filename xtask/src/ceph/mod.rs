@@ -17,11 +17,12 @@ mod speed;
 
 use crate::{packages, step};
 use anyhow::{Result, ensure};
-use cluster::Cluster;
 use std::time::Instant;
 
+pub(crate) use cluster::Cluster;
+
 /// OSDs, and replicas of everything.
-const OSDS: usize = 3;
+pub(crate) const OSDS: usize = 3;
 
 #[derive(clap::Args)]
 pub(crate) struct Ceph {

@@ -5,7 +5,7 @@ use super::image::{Image, Kernel};
 use super::machine::{Machine, Second, System};
 use super::programs::Programs;
 use super::scenario::{self, Case};
-use crate::step;
+use crate::{ceph, step};
 use anyhow::{Context, Result, bail};
 use core::fmt;
 use nvmf_tests::process;
@@ -106,6 +106,8 @@ struct Boot<'a> {
     /// With such a disk as its root disk.
     vhost_root: bool,
     two_machines: bool,
+    /// The cluster beside it.
+    ceph: Option<&'a ceph::Cluster>,
     script: &'a Path,
 }
 
@@ -132,6 +134,7 @@ impl Guest {
         let (name, scenario) = (case.name(), case.scenario);
         let folder = step::root().join(".build/lab").join(&name);
         for _ in 0..BOOTS_MAX {
+            let cluster = scenario.ceph.then(|| ceph::Cluster::start(ceph::OSDS)).transpose()?;
             let system = if scenario.systemd { System::Systemd } else { System::Script };
             let boot = Boot {
                 image,
@@ -143,6 +146,7 @@ impl Guest {
                 vhost: scenario.vhost,
                 vhost_root: scenario.vhost_root,
                 two_machines: scenario.two_machines,
+                ceph: cluster.as_ref(),
                 script: &scenario.path,
             };
             let mut guest = Self::boot(&boot, programs, &folder, Stdio::piped())?;
@@ -186,12 +190,15 @@ impl Guest {
         let (port, guest_port) = (process::free_port()?, process::free_port()?);
         let mut host = Host::new(
             &share,
-            vec![
+            [
                 ("BIN", share.join("bin").display().to_string()),
                 ("PORT", port.to_string()),
                 ("GUEST_PORT", guest_port.to_string()),
                 ("ROOT_DISK", boot.image.root().display().to_string()),
-            ],
+            ]
+            .into_iter()
+            .chain(boot.ceph.map(|cluster| ("CEPH_CONF", cluster.conf().display().to_string())))
+            .collect(),
         )?;
         let socket = share.join("vhost.sock");
         let memory = boot.vhost.then(|| memory_file(BESIDE_LEN)).transpose()?;
@@ -322,6 +329,7 @@ pub(super) fn shell(image: &Image, kernel: Kernel, programs: &Programs) -> Resul
         vhost: false,
         vhost_root: false,
         two_machines: false,
+        ceph: None,
         script: &script,
     };
     let mut guest = Guest::boot(&boot, programs, &folder, Stdio::inherit())?;

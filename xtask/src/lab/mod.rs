@@ -19,7 +19,7 @@ mod matrix;
 mod programs;
 mod scenario;
 
-use crate::step;
+use crate::{packages, step};
 use anyhow::{Context, Result, bail, ensure};
 use guest::{Guest, Outcome, Verdict};
 use image::{Image, Kernel};
@@ -115,6 +115,9 @@ impl Run {
             );
         }
         let cases = self.cases(&scenarios);
+        if cases.iter().any(|case| case.scenario.ceph) {
+            packages::ensure(&[packages::LAB, packages::CEPH])?;
+        }
         let image = Image::ensure(false)?;
         let mut programs = match &self.programs {
             Some(folder) => Programs::in_folder(folder.clone()),

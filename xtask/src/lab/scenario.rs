@@ -25,6 +25,8 @@ const SECONDS: u64 = 120;
 ///                                          its socket, vhost.sock, of 512 MiB, and a virtio disk of 256 MiB on a
 ///                                          file in memory (optional)
 /// # Root: vhost                         the same, but it is a copy of the root disk, and the guest has no other (optional)
+/// # Ceph: yes                              a Ceph cluster runs on the host; host.sh has its configuration file as
+///                                          CEPH_CONF (optional)
 /// # Machines: 2                            a second machine runs what the first one asks for (optional)
 /// # System: systemd                      it runs under systemd, with the Debian packages (optional)
 /// # Known: kernel BUG at some/file.c       a known bug of the guest's kernel: the scenario is repeated (optional)
@@ -46,6 +48,8 @@ pub(crate) struct Scenario {
     pub(crate) vhost: bool,
     /// The guest's root disk is one that `nvmf serve-vhost` serves.
     pub(crate) vhost_root: bool,
+    /// A Ceph cluster runs on the host.
+    pub(crate) ceph: bool,
     /// Has a second machine.
     pub(crate) two_machines: bool,
     pub(crate) time_max: Duration,
@@ -124,6 +128,7 @@ impl Scenario {
         let (time_max, known) = (Duration::from_secs(seconds), field("Known").map(str::to_owned));
         let (systemd, nvme) = (field("System") == Some("systemd"), field("Drive") == Some("nvme"));
         let (vhost, vhost_root) = (field("Disk") == Some("vhost"), field("Root") == Some("vhost"));
+        let ceph = field("Ceph") == Some("yes");
         let two_machines = match field("Machines") {
             Some("2") => true,
             None => false,
@@ -141,6 +146,7 @@ impl Scenario {
             nvme,
             vhost,
             vhost_root,
+            ceph,
             two_machines,
             time_max,
             known,
@@ -165,6 +171,8 @@ mod tests {
         assert!(Scenario::parse("lib.sh".into(), "# shared\n").unwrap().is_none());
         let two = Scenario::parse("x.sh".into(), "# What: x\n# Machines: 2\n").unwrap().unwrap();
         assert!(two.two_machines && !scenario.two_machines);
+        let ceph = Scenario::parse("x.sh".into(), "# What: x\n# Ceph: yes\n").unwrap().unwrap();
+        assert!(ceph.ceph && !scenario.ceph);
         let root = Scenario::parse("x.sh".into(), "# What: x\n# Root: vhost\n").unwrap().unwrap();
         assert!(root.vhost_root && !root.vhost && !scenario.vhost_root);
         assert!(Scenario::parse("x.sh".into(), "# What: x\n# Machines: 3\n").is_err());
