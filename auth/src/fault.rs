@@ -8,7 +8,8 @@ use nvme_proto::fabrics::auth::FailureExplanation;
 pub enum Fault {
     /// R1 is wrong.
     #[error(
-        "its response is wrong: its secret is not the one in dhchap_key_file of its [[host]], or has another hash"
+        "its response is wrong: its secret is not the one that this target has of it (dhchap_key_file of its [[host]], or \
+         `ctl host set-key`), or has another hash"
     )]
     WrongResponse,
     /// There is no key for it any more, or it could not be read.

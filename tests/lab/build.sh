@@ -14,7 +14,7 @@ suite=trixie
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
 userland=kmod,iproute2,rdma-core,ibverbs-utils,ibverbs-providers,rdmacm-utils,perftest,nvme-cli,fio,e2fsprogs,xfsprogs
 userland=$userland,nbd-client,libnbd-bin,strace,ethtool,tcpdump,jq,util-linux,busybox-static,procps,gdb,ktls-utils,keyutils
-userland=$userland,util-linux-extra,dbus,avahi-daemon,avahi-utils
+userland=$userland,util-linux-extra,dbus,avahi-daemon,avahi-utils,glusterfs-server,nfs-kernel-server
 
 work=$folder/build
 rm -rf "$work"
