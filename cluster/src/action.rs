@@ -126,10 +126,14 @@ pub enum Action {
         /// The object.
         object: Object,
     },
-    /// Fence an address (`rados_blocklist_add`); fencing it again does no harm. Reply: [`Reply::Done`].
+    /// Fence an address (`rados_blocklist_add`), through the group's new client: that of the control plane may have been
+    /// there for so long that the monitors do not know its key any more. Fencing it again does no harm. Reply:
+    /// [`Reply::Done`].
     Blocklist {
         /// For the reply.
         op: OpId,
+        /// Through which client.
+        handle: Handle,
         /// The address.
         address: Address,
         /// For how long.

@@ -57,6 +57,8 @@ pub struct Configuration {
     unreadable: Vec<(String, String)>,
     /// Why a newer state of the object is not used.
     refused: Option<Unreadable>,
+    /// The object is not there, and none was read before.
+    missing: bool,
     /// Counts the states that were read.
     serial: u64,
     /// The one that is served, and the items of it that are broken.
@@ -89,6 +91,12 @@ impl Configuration {
         self.applied.map(|(_, version)| version)
     }
 
+    /// Items that cannot be read, each with its reason.
+    #[must_use]
+    pub fn unreadable(&self) -> &[(String, String)] {
+        &self.unreadable
+    }
+
     /// Items that are skipped, each with its reason.
     pub fn broken(&self) -> impl Iterator<Item = &(String, String)> {
         self.unreadable.iter().chain(&self.broken)
@@ -100,21 +108,30 @@ impl Configuration {
         self.refused.as_ref()
     }
 
-    /// The object was read. Gives whether it has to be created.
-    pub(crate) fn on_snapshot(&mut self, snapshot: &Snapshot) -> bool {
+    /// The object was read.
+    pub(crate) fn on_snapshot(&mut self, snapshot: &Snapshot) {
+        let damaged =
+            |cause: String| Some(Unreadable::Damaged { what: "the configuration".to_string(), cause });
+        self.missing = self.header.is_none() && !snapshot.keys.contains_key(VERSION);
         let Some(bytes) = snapshot.keys.get(VERSION) else {
-            if self.header.is_some() {
-                let cause = "it is gone".to_string();
-                self.refused = Some(Unreadable::Damaged { what: "the configuration".to_string(), cause });
-            }
-            return self.header.is_none();
+            let cause = "it is gone: put its object back, or stop all gateways, and start one, which makes an empty one";
+            self.refused = damaged(cause.to_string());
+            return;
         };
+        let known = self.version();
         match decode::<Header>("the configuration", bytes) {
             Ok(header)
                 if !(1..=ANA_GROUPS_MAX).contains(&header.ana_groups) || header.version == u64::MAX =>
             {
-                let cause = format!("version {} with {} ANA groups", header.version, header.ana_groups);
-                self.refused = Some(Unreadable::Damaged { what: "the configuration".to_string(), cause });
+                self.refused =
+                    damaged(format!("version {} with {} ANA groups", header.version, header.ana_groups));
+            }
+            Ok(header) if header.version < known => {
+                let version = header.version;
+                self.refused = damaged(format!(
+                    "it has version {version}, and version {known} is served here: it was restored, or made anew. Put the \
+                     newer one back, or restart this gateway to serve what is there"
+                ));
             }
             Ok(header) => {
                 self.refused = None;
@@ -122,24 +139,30 @@ impl Configuration {
             }
             Err(unreadable) => self.refused = Some(unreadable),
         }
-        false
+    }
+
+    /// Whether it has to be made, if nobody has it.
+    pub(crate) fn is_missing(&self) -> bool {
+        self.missing
     }
 
     fn take(&mut self, header: Header, bytes: &[u8], snapshot: &Snapshot) {
-        if self.header.as_ref().is_some_and(|(_, known)| known == bytes) {
+        let (mut items, mut unreadable) = (BTreeMap::new(), Vec::new());
+        for (key, bytes) in &snapshot.keys {
+            let Some(name) = key.strip_prefix(ITEM) else { continue };
+            match decode::<Item>(name, bytes) {
+                Ok(item) => drop(items.insert(name.to_string(), item)),
+                Err(error) => unreadable.push((name.to_string(), error.to_string())),
+            }
+        }
+        // An item that somebody mends by hand has the version that it had.
+        let is_known = self.header.as_ref().is_some_and(|(_, known)| known == bytes);
+        if is_known && (&self.items, &self.unreadable) == (&items, &unreadable) {
             return;
         }
         self.header = Some((header, bytes.to_vec()));
         self.serial += 1;
-        self.items.clear();
-        self.unreadable.clear();
-        for (key, bytes) in &snapshot.keys {
-            let Some(name) = key.strip_prefix(ITEM) else { continue };
-            match decode::<Item>(name, bytes) {
-                Ok(item) => drop(self.items.insert(name.to_string(), item)),
-                Err(unreadable) => self.unreadable.push((name.to_string(), unreadable.to_string())),
-            }
-        }
+        (self.items, self.unreadable) = (items, unreadable);
     }
 
     /// What makes the object, if nobody else makes it first.
@@ -159,6 +182,10 @@ impl Configuration {
             let version = self.items.get(&change.key).map_or(0, |item| item.version);
             if change.expect.is_some_and(|expected| expected != version) {
                 return Err(RequestError::Changed { key: change.key.clone(), version });
+            }
+            let unreadable = self.unreadable.iter().find(|(key, _)| *key == change.key);
+            if let Some((key, reason)) = unreadable.filter(|_| change.value.is_some()) {
+                return Err(RequestError::ItemUnreadable { key: key.clone(), reason: reason.clone() });
             }
         }
         let version = header.version + 1;
@@ -214,9 +241,31 @@ mod tests {
         let mut configuration = Configuration::default();
         let items =
             [("good", r#"{"format":1,"version":1,"value":7}"#), ("bad", "{"), ("new", r#"{"format":9}"#)];
-        assert!(!configuration.on_snapshot(&object(3, &items)));
+        configuration.on_snapshot(&object(3, &items));
         assert_eq!((configuration.version(), configuration.items().len()), (3, 1));
         assert_eq!(configuration.broken().count(), 2);
+    }
+
+    #[test]
+    fn item_that_cannot_be_read_is_not_overwritten_and_can_be_removed() {
+        let mut configuration = Configuration::default();
+        configuration.on_snapshot(&object(3, &[("host/a", r#"{"format":9,"who":"knows"}"#)]));
+        for expect in [None, Some(0)] {
+            let refused = configuration.edit(&[change(expect)]).expect_err("a newer version wrote it");
+            assert!(refused.to_string().contains("host/a") && refused.to_string().contains("upgrade"));
+        }
+        let removed = Change { value: None, ..change(Some(0)) };
+        assert!(configuration.edit(&[removed]).is_ok());
+    }
+
+    #[test]
+    fn item_that_is_mended_by_hand_is_read_although_the_version_is_the_same() {
+        let mut configuration = Configuration::default();
+        configuration.on_snapshot(&object(3, &[("host/a", "{")]));
+        configuration.on_converged(configuration.state(), Vec::new());
+        assert!(!configuration.is_pending());
+        configuration.on_snapshot(&object(3, &[("host/a", r#"{"format":1,"version":2,"value":7}"#)]));
+        assert!(configuration.is_pending() && configuration.unreadable().is_empty());
     }
 
     #[test]
@@ -231,6 +280,18 @@ mod tests {
         assert!(matches!(configuration.edit(&[change(None)]), Err(RequestError::Unreadable(_))));
         configuration.on_snapshot(&object(5, &[]));
         assert_eq!((configuration.version(), configuration.refused()), (5, None));
+    }
+
+    #[test]
+    fn older_version_is_refused_and_what_runs_is_kept() {
+        let mut configuration = Configuration::default();
+        configuration.on_snapshot(&object(61, &[("good", r#"{"format":1,"version":1,"value":7}"#)]));
+        configuration.on_snapshot(&object(1, &[]));
+        assert_eq!((configuration.version(), configuration.items().len()), (61, 1));
+        let why = configuration.refused().expect("a reason").to_string();
+        assert!(why.contains("version 1") && why.contains("version 61"), "{why}");
+        configuration.on_snapshot(&object(61, &[("good", r#"{"format":1,"version":1,"value":7}"#)]));
+        assert_eq!(configuration.refused(), None);
     }
 
     #[test]

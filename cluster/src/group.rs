@@ -13,12 +13,16 @@ use core::time::Duration;
 pub(crate) enum Phase {
     /// Nothing.
     Idle,
+    /// Makes a handle for a group that is to move here.
+    Preparing,
+    /// Has that handle.
+    Prepared,
     /// Takes the entry.
     Claiming,
-    /// Fences the address of the owner before.
-    Fencing,
     /// Makes the handle that will carry the I/O.
     Connecting,
+    /// Fences the address of the owner before.
+    Fencing,
     /// That handle waits for the map that has the fence.
     WaitingForMap,
     /// Stores the handle's address: from then on it may do I/O.
@@ -41,6 +45,13 @@ pub(crate) enum Phase {
     Surrendering,
 }
 
+impl Phase {
+    /// Whether it waits for the store, for a bounded time. (To open many images takes its time.)
+    pub(crate) fn is_bounded(self) -> bool {
+        self == Self::Preparing || (Self::Connecting..=Self::Loading).contains(&self)
+    }
+}
+
 /// An ANA group.
 #[derive(Debug)]
 pub(crate) struct Group {
@@ -48,16 +59,20 @@ pub(crate) struct Group {
     pub(crate) entry: Option<(Entry, Vec<u8>)>,
     /// Why the entry that is stored is not used. Nothing is done about such a group.
     pub(crate) unreadable: Option<String>,
+    /// The entry that was known is not there any more.
+    pub(crate) gone: bool,
     /// When this generation was seen first.
     pub(crate) seen: Duration,
     /// What an operator wants, and the bytes.
     pub(crate) wanted: Option<(Move, Vec<u8>)>,
     pub(crate) phase: Phase,
+    /// Before when the reply must have come, in steps that wait for the store.
+    pub(crate) step_until: Duration,
     /// The reply that the phase waits for.
     pub(crate) op: Option<OpId>,
     /// What the entry becomes if the compare-and-set under way succeeds.
     pub(crate) pending: Option<Entry>,
-    /// Its handle, from `Connecting` on.
+    /// Its handle, in `Preparing` and `Prepared`, and from `Connecting` on.
     pub(crate) handle: Option<Handle>,
     /// The handle's address, from `WaitingForMap` on.
     pub(crate) address: Option<Address>,
@@ -75,6 +90,8 @@ pub(crate) struct Group {
     pub(crate) failures: u32,
     pub(crate) trouble: Option<String>,
     pub(crate) not_before: Duration,
+    /// None of its images could be opened here: another gateway should take it.
+    pub(crate) unable_until: Duration,
 }
 
 impl Group {
@@ -82,9 +99,11 @@ impl Group {
         Self {
             entry: None,
             unreadable: None,
+            gone: false,
             seen: now,
             wanted: None,
             phase: Phase::Idle,
+            step_until: Duration::MAX,
             op: None,
             pending: None,
             handle: None,
@@ -98,6 +117,7 @@ impl Group {
             failures: 0,
             trouble: None,
             not_before: Duration::ZERO,
+            unable_until: Duration::ZERO,
         }
     }
 
@@ -114,12 +134,14 @@ impl Group {
     pub(crate) fn is_lost(&self, me: &Process) -> bool {
         match self.phase {
             Phase::Idle
+            | Phase::Preparing
+            | Phase::Prepared
             | Phase::Claiming
             | Phase::Owning
             | Phase::Affirming
             | Phase::Releasing
             | Phase::Surrendering => false,
-            Phase::Fencing | Phase::Connecting | Phase::WaitingForMap => !self.entry().is_some_and(|entry| {
+            Phase::Connecting | Phase::Fencing | Phase::WaitingForMap => !self.entry().is_some_and(|entry| {
                 entry.holder() == Some(me) && matches!(entry.state, crate::map::State::Taking { .. })
             }),
             Phase::Loading | Phase::Opening | Phase::Serving | Phase::Draining | Phase::Closing => {

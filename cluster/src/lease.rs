@@ -110,6 +110,11 @@ impl PeerLease {
         changed
     }
 
+    /// Whether nobody had it when it was looked at last.
+    pub(crate) fn is_free(&self) -> bool {
+        self.held.is_none() && self.expired.is_some()
+    }
+
     pub(crate) fn on_failure(&mut self, now: Duration, timing: &Timing) {
         self.poll = None;
         self.expired = None;

@@ -171,10 +171,17 @@ impl Entry {
     }
 }
 
-/// What an operator wants: that this gateway gets the group. It ends when the group has a new owner, whoever that is.
+/// That this gateway is to get the group. It makes a connection for it and says that it is ready; only then the owner drains.
+/// The wish ends when the group has a new owner, whoever that is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Move {
     pub(crate) to: GatewayName,
+    /// It could take the group at once.
+    #[serde(default)]
+    pub(crate) ready: bool,
+    /// The owner wants it for balance, and may change its mind. Otherwise an operator does.
+    #[serde(default)]
+    pub(crate) balance: bool,
 }
 
 impl Move {

@@ -30,6 +30,9 @@ pub struct Record {
     /// It is about to stop and takes no groups.
     #[serde(default)]
     pub leaving: bool,
+    /// Why it cannot take groups now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
 }
 
 impl Record {
@@ -39,6 +42,11 @@ impl Record {
 
     pub(crate) fn name(key: &str) -> Option<GatewayName> {
         GatewayName::new(key.strip_prefix("gateway/")?).ok()
+    }
+
+    /// Whether another record says the same of taking groups.
+    pub(crate) fn takes_as(&self, other: &Self) -> bool {
+        (self.leaving, &self.trouble) == (other.leaving, &other.trouble)
     }
 
     pub(crate) fn decode(gateway: &GatewayName, bytes: &[u8]) -> Result<Self, Unreadable> {

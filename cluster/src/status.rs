@@ -44,6 +44,8 @@ pub struct OtherStatus {
     pub groups: Option<usize>,
     /// It is about to stop.
     pub leaving: bool,
+    /// Why it cannot take groups now.
+    pub trouble: Option<String>,
 }
 
 /// An ANA group.

@@ -27,6 +27,10 @@ pub struct Timing {
     pub look: Duration,
     /// A planned move may drain for so long; then the next owner fences.
     pub drain: Duration,
+    /// A step of a takeover may wait for the store so long; then the attempt ends.
+    pub step: Duration,
+    /// A gateway that could not take a group is given none for so long, while others are there.
+    pub unable: Duration,
     /// How long an address stays fenced. Whoever sleeps longer, and wakes with writes of then, is not stopped any more, so
     /// it is longer than a machine is likely to be suspended, and than the store's own default of an hour.
     pub blocklist: Duration,
@@ -53,6 +57,8 @@ impl Timing {
         rank: Duration::from_secs(2),
         look: Duration::from_secs(5),
         drain: Duration::from_secs(5),
+        step: Duration::from_secs(15),
+        unable: Duration::from_secs(60),
         blocklist: Duration::from_secs(24 * 3600),
         rebalance: Duration::from_secs(10),
         quiet: Duration::from_secs(60),

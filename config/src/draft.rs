@@ -10,6 +10,7 @@ use crate::model::{
 use crate::{Cluster, ConfigError, Rbd, RbdEncryption, size};
 use core::fmt::Display;
 use nvme_proto::nqn::Nqn;
+use std::collections::BTreeSet;
 use std::path::Path;
 use thiserror::Error;
 use toml::{Table, Value};
@@ -192,14 +193,15 @@ impl Draft {
         add(list, "namespace", nsid.clone(), namespace, |other| self::nsid(other) == nsid)
     }
 
-    /// The lowest NSID that a subsystem has free.
+    /// The lowest NSID that a subsystem has free, beside those that are not in the configuration and taken all the same.
     ///
     /// # Errors
     /// There is no such subsystem.
-    pub fn free_nsid(&mut self, nqn: &str) -> Result<u32, DraftError> {
+    pub fn free_nsid(&mut self, nqn: &str, taken: &BTreeSet<u32>) -> Result<u32, DraftError> {
         let list = list(self.subsystem(nqn)?, "namespace");
-        let taken: Vec<String> = list.iter().filter_map(Value::as_table).map(nsid).collect();
-        Ok((1..).find(|nsid: &u32| !taken.contains(&nsid.to_string())).unwrap_or(u32::MAX))
+        let known: Vec<String> = list.iter().filter_map(Value::as_table).map(nsid).collect();
+        let is_free = |nsid: &u32| !taken.contains(nsid) && !known.contains(&nsid.to_string());
+        Ok((1..).find(is_free).unwrap_or(u32::MAX))
     }
 
     /// The keys of a namespace.

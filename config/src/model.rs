@@ -440,12 +440,24 @@ impl Config {
                  -t tcp`, or to the file",
             );
         }
+        if self.subsystems.is_empty() && self.cluster.is_some() {
+            return Some(
+                "no subsystem in this group of gateways: add one, at any of them, with `nvmf-target ctl subsystem add NQN \
+                 --host HOSTNQN`",
+            );
+        }
         if self.subsystems.is_empty() {
             return Some(
                 "no [[subsystem]]: add one with `nvmf-target ctl subsystem add NQN --host HOSTNQN`, or to the file",
             );
         }
         let is_empty = self.subsystems.iter().all(|subsystem| subsystem.namespaces.is_empty());
+        if is_empty && self.cluster.is_some() {
+            return Some(
+                "no namespace in this group of gateways: add one, at any of them, with `nvmf-target ctl namespace add NQN \
+                 --rbd POOL/IMAGE`",
+            );
+        }
         is_empty.then_some(
             "no [[subsystem.namespace]]: add one with `nvmf-target ctl namespace add NQN PATH`, or to the file",
         )

@@ -500,7 +500,8 @@ fn key(line: &str) -> &str {
 fn draft_is_checked_as_a_file_is() {
     let mut draft = Draft::of(&Config::parse(GOOD).unwrap()).unwrap();
     let (one, two) = ("nqn.2026-11.com.example:one", "nqn.2026-11.com.example:two");
-    assert_eq!(draft.free_nsid(one), Ok(2));
+    assert_eq!(draft.free_nsid(one, &[].into()), Ok(2));
+    assert_eq!(draft.free_nsid(one, &[2, 3].into()), Ok(4));
     draft.add_namespace(one, toml::from_str("nsid = 2\npath = \"/srv/two.img\"").unwrap()).unwrap();
     draft.remove_namespace(two, 1).unwrap();
     draft.allow_host(one, "nqn.2026-11.a:b").unwrap();

@@ -64,6 +64,8 @@ pub enum WorkerMessage<D> {
     Limits(Arc<LimitTable>),
     /// A question of a command was answered.
     Answer(Box<Answered>),
+    /// Say whose operations keep a barrier from being reached. Who hears nothing more has heard of all.
+    TellHolders(Arc<Barrier>, Sender<AssociationKey>),
     /// Say which commands were the slowest since the last such message.
     TakeSlowest(Sender<Vec<SlowCommand>>),
     /// Stop listening, take no further command, finish those under way, close every queue that has none.
@@ -91,6 +93,7 @@ impl<D> WorkerMessage<D> {
             Self::CloseAssociation(key) => Some(Self::CloseAssociation(*key)),
             Self::Notice(notice) => Some(Self::Notice(notice.clone())),
             Self::Barrier(barrier) => Some(Self::Barrier(Arc::clone(barrier))),
+            Self::TellHolders(barrier, tell) => Some(Self::TellHolders(Arc::clone(barrier), tell.clone())),
             Self::TakeSlowest(tell) => Some(Self::TakeSlowest(tell.clone())),
             Self::Limits(table) => Some(Self::Limits(Arc::clone(table))),
             Self::Drain => Some(Self::Drain),
@@ -108,6 +111,7 @@ impl<D> WorkerMessage<D> {
             Self::Notice(notice) => WorkerMessage::Notice(notice),
             Self::Barrier(barrier) => WorkerMessage::Barrier(barrier),
             Self::Answer(answered) => WorkerMessage::Answer(answered),
+            Self::TellHolders(barrier, tell) => WorkerMessage::TellHolders(barrier, tell),
             Self::TakeSlowest(tell) => WorkerMessage::TakeSlowest(tell),
             Self::Limits(table) => WorkerMessage::Limits(table),
             Self::Drain => WorkerMessage::Drain,

@@ -28,6 +28,7 @@ use nvmf_rdma::{ListenError, WakeOn};
 use nvmf_subsystem::{AssociationKey, Notice, Registry};
 use std::collections::{HashSet, VecDeque};
 use std::net::SocketAddr;
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 
 /// What a turn came to.
@@ -471,6 +472,7 @@ impl<T: Transport, B: Backend> Worker<T, B> {
                     self.resources.epoch += 1;
                     if !barrier.scope().is_empty() {
                         self.each_queue(|queue, _| queue.on_barrier(barrier.scope()));
+                        self.take_back_waiting(now);
                     }
                     self.barriers.push((barrier, self.resources.epoch));
                     self.barriers_due = now;
@@ -481,6 +483,7 @@ impl<T: Transport, B: Backend> Worker<T, B> {
                         queue.on_answer(resources, now, place, serial, answer);
                     }
                 }
+                WorkerMessage::TellHolders(barrier, tell) => self.tell_holders(&barrier, &tell),
                 WorkerMessage::TakeSlowest(tell) => {
                     // Whoever asked may have given up.
                     let _ = tell.send(self.resources.meter.take_slowest());
@@ -501,6 +504,33 @@ impl<T: Transport, B: Backend> Worker<T, B> {
     fn each_queue(&mut self, mut act: impl FnMut(&mut Queue<T>, &mut Resources<T, B>)) {
         for queue in self.queues.iter_mut().flatten() {
             act(queue, &mut self.resources);
+        }
+    }
+
+    /// What waits for a device that may never have room again, and is not let in any more, ends.
+    fn take_back_waiting(&mut self, now: Duration) {
+        let (queues, mut taken) = (&mut self.queues, Vec::new());
+        self.resources.drop_waiting(|_, place, op| {
+            let since_us = queues[place.queue() as usize].as_mut()?.take_back(place, op)?;
+            taken.push(place);
+            Some(since_us)
+        });
+        for place in taken {
+            if let Some((queue, resources)) = self.open_queue(place.queue()) {
+                queue.on_taken_back(resources, now, place);
+            }
+        }
+    }
+
+    /// Names the associations whose operations a barrier waits for here.
+    fn tell_holders(&self, barrier: &Arc<Barrier>, tell: &Sender<AssociationKey>) {
+        let Some((_, epoch)) = self.barriers.iter().find(|(other, _)| Arc::ptr_eq(other, barrier)) else {
+            return;
+        };
+        let holders = self.queues.iter().flatten().filter(|queue| queue.has_older(barrier.scope(), *epoch));
+        // Whoever asked may have given up.
+        for key in holders.filter_map(|queue| queue.association()) {
+            let _ = tell.send(key);
         }
     }
 

@@ -19,7 +19,10 @@ pub enum Unknown {
     #[error("{0}")]
     Identity(#[from] IdentityError),
     /// No key is configured for the host.
-    #[error("no key is configured for host {0}: add a [[host]] with its nqn and a tls_key_file")]
+    #[error(
+        "no key is configured for host {0}: add a [[host]] with its nqn and a tls_key_file, or, in a group of \
+         gateways, use `nvmf-target ctl host set-key --tls`"
+    )]
     Host(Nqn),
     /// The host's key could not be read.
     #[error("the key of host {0} could not be read: see the log of the start or of the last reload")]

@@ -13,8 +13,11 @@ impl Gateway {
         if !self.configuration.is_pending() && !self.configuration.has_broken() {
             return;
         }
-        if now < self.converge_from {
-            return self.wake_at(self.converge_from);
+        // What is new need not wait for that.
+        let is_new = self.configuration.is_pending();
+        let from = if is_new { self.converge_from } else { self.converge_from.max(self.broken_from) };
+        if now < from {
+            return self.wake_at(from);
         }
         self.converging = true;
         let state = self.configuration.state();
@@ -26,13 +29,8 @@ impl Gateway {
         self.converging = false;
         match reply {
             Reply::Converged(broken) => {
-                if !broken.is_empty() {
-                    self.converge_from = now + self.timing.look;
-                }
+                self.broken_from = now + self.timing.look;
                 self.configuration.on_converged(state, broken);
-                if self.configuration.is_pending() {
-                    self.converge_from = now;
-                }
             }
             _ => self.converge_from = now + self.timing.look,
         }

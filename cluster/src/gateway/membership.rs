@@ -62,6 +62,7 @@ pub(super) struct Own {
     pub(super) ids: Option<(ControllerIds, Vec<u8>)>,
     /// Who has had the lease, since when, while this gateway waits for it.
     other: Option<(BootId, Duration)>,
+    pub(super) trouble: Option<super::moves::Trouble>,
 }
 
 /// Another gateway.
@@ -74,9 +75,14 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Whether it can take groups.
+    /// Whether it is there to take groups.
     pub(super) fn is_available(&self) -> bool {
         self.lease.boot().is_some() && self.record.as_ref().is_some_and(|record| !record.leaving)
+    }
+
+    /// Whether it can, and did not fail to a short time ago.
+    pub(super) fn can_take(&self) -> bool {
+        self.is_available() && self.record.as_ref().is_some_and(|record| record.trouble.is_none())
     }
 }
 
@@ -306,7 +312,7 @@ impl Gateway {
                 let reason = "no range of Controller IDs is left: remove gateways that are gone for good";
                 return self.step_down(now, Membership::Refused(reason.to_string()));
             };
-            let new = self.record();
+            let new = self.record(now);
             let table = ControllerIds::KEY.to_string();
             let compare =
                 [(key.clone(), bytes.cloned()), (table.clone(), snapshot.keys.get(&table).cloned())];
@@ -316,11 +322,12 @@ impl Gateway {
         }
     }
 
-    fn record(&self) -> Record {
+    fn record(&self, now: Duration) -> Record {
         let process = self.me().clone();
         let Self { identity: super::Identity { addresses, software, .. }, stopping, .. } = self;
         let (addresses, software) = (addresses.clone(), software.clone());
-        Record { process, addresses, software, groups: self.served(), leaving: *stopping }
+        let trouble = self.trouble(now);
+        Record { process, addresses, software, groups: self.served(), leaving: *stopping, trouble }
     }
 
     fn write_record(
@@ -336,19 +343,22 @@ impl Gateway {
 
     /// Writes the own record if it says something else than what is so.
     pub(super) fn update_record(&mut self, now: Duration) {
-        let Some((stored, bytes)) = self.own.stored.as_ref().filter(|_| self.own.writing.is_none()) else {
+        let Some((stored, bytes)) = self.own.stored.clone().filter(|_| self.own.writing.is_none()) else {
             return;
         };
-        let record = self.record();
-        if record == *stored {
+        if let Some(until) = self.trouble_ends(now) {
+            self.wake_at(until);
+        }
+        let record = self.record(now);
+        if record == stored {
             return;
         }
-        // That this gateway leaves is news for the others at once; how many groups it has, is not.
-        if now < self.own.write_from && record.leaving == stored.leaving {
+        // Whether this gateway takes groups is news for the others at once; how many it has, is not.
+        if now < self.own.write_from && record.takes_as(&stored) {
             return self.wake_at(self.own.write_from);
         }
         let key = Record::key(&self.me().gateway);
-        let (compare, set) = ((key.clone(), Some(bytes.clone())), (key, Some(record.encode())));
+        let (compare, set) = ((key.clone(), Some(bytes)), (key, Some(record.encode())));
         self.write_record(now, record, ([compare].into(), [set].into()));
     }
 
@@ -360,6 +370,9 @@ impl Gateway {
             return;
         }
         let bytes = record.encode();
+        if self.own.stored.as_ref().is_some_and(|(stored, _)| !record.takes_as(stored)) {
+            self.actions.push_back(Action::Notify { object: Object::Gateways });
+        }
         self.own.stored = Some((record, bytes));
         if self.membership == Membership::Registering {
             self.membership = Membership::Member { since: now };

@@ -5,6 +5,7 @@
 //! | `membership` | the own lease, the own record, the range of Controller IDs; the others |
 //! | `reading` | reads the objects of the group when a hint or the time asks for it |
 //! | `ownership` | which groups are taken, moved and given up |
+//! | `moves` | planned moves: what operators and balance want, who is ready for it |
 //! | `takeover` | the steps of that, reply by reply |
 //! | `convergence` | makes what is served what the configuration says |
 //! | `requests` | what an operator asks for: changes, moves, removals |
@@ -15,6 +16,7 @@
 
 mod convergence;
 mod membership;
+mod moves;
 mod ownership;
 mod reader;
 mod reading;
@@ -64,8 +66,8 @@ enum Purpose {
         state: (u64, u64),
     },
     Group(GroupId),
-    /// Forgets a move that is done.
-    MoveDone,
+    /// Writes what is wanted of a move.
+    Wish,
     /// Ends a handle that is of no group any more.
     Shutdown,
     Edit,
@@ -104,6 +106,8 @@ pub struct Gateway {
     /// Whether a convergence is under way, and when the next may begin.
     converging: bool,
     converge_from: Duration,
+    /// When items that are broken are tried again.
+    broken_from: Duration,
     edits: VecDeque<Edit>,
 }
 
@@ -136,6 +140,7 @@ impl Gateway {
             configuration_reader: Reader::default(),
             converging: false,
             converge_from: Duration::ZERO,
+            broken_from: Duration::ZERO,
             edits: VecDeque::new(),
         };
         gateway.advance(now);
@@ -173,10 +178,10 @@ impl Gateway {
             Purpose::Map => self.on_map(now, op, reply),
             Purpose::Registry => self.on_registry(now, op, reply),
             Purpose::Configuration => self.on_configuration(now, op, reply),
-            Purpose::Create => self.configuration_reader.hint(),
+            Purpose::Create => self.on_created(),
             Purpose::Converge { state } => self.on_converged(now, state, reply),
             Purpose::Group(group) => self.on_group(now, group, op, reply),
-            Purpose::MoveDone => {}
+            Purpose::Wish => self.on_wish(),
             Purpose::Shutdown => self.ending -= 1,
             Purpose::Edit => self.on_edit(reply),
             Purpose::Request(request) => self.on_request(now, request, reply),
@@ -218,9 +223,14 @@ impl Gateway {
         self.advance(now);
     }
 
-    /// Where hosts reach the others.
+    /// Where hosts reach the others, without those that have left or are dead: who is listed when he is back is news to
+    /// hosts, and they connect again. While the store is slow, leases say nothing, and all are listed.
     pub fn others_addresses(&self) -> impl Iterator<Item = (&GatewayName, &[String])> {
-        self.peers.iter().filter_map(|(name, peer)| Some((name, peer.record.as_ref()?.addresses.as_slice())))
+        let there = self.peers.iter().filter(|(name, _)| self.dead_since(name, Duration::ZERO).is_none());
+        there.filter_map(|(name, peer)| {
+            let record = peer.record.as_ref().filter(|record| !record.leaving)?;
+            Some((name, record.addresses.as_slice()))
+        })
     }
 
     /// What should be served, and what of it is.
@@ -251,6 +261,7 @@ impl Gateway {
         self.check_lapse(now);
         self.advance_edits();
         self.read(now);
+        self.create_configuration();
         self.update_record(now);
         self.converge(now);
         self.decide(now);

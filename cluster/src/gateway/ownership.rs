@@ -1,17 +1,15 @@
 //! Which groups this gateway takes, moves and gives up.
 
+use super::Gateway;
 use super::membership::Membership;
-use super::{Gateway, Purpose};
 use crate::group::{Group, Phase};
-use crate::map::{Entry, Move, State};
+use crate::map::{Entry, State};
 use crate::placement;
-use crate::{Action, GatewayName, GroupId, Object, Via};
+use crate::{Action, GatewayName, GroupId, Object};
 use alloc::collections::BTreeMap;
+use alloc::format;
 use alloc::vec::Vec;
 use core::time::Duration;
-
-/// So many attempts of one gateway fail before it leaves the group to another one.
-const FAILURES_MAX: u32 = 3;
 
 impl Gateway {
     /// Decides on each group by what is known.
@@ -29,9 +27,18 @@ impl Gateway {
             let group = &self.groups[&id];
             match group.phase {
                 Phase::Idle if group.unreadable.is_some() => {}
-                Phase::Idle => self.consider(now, id, since),
+                Phase::Idle | Phase::Prepared => {
+                    self.consider(now, id, since);
+                    self.prepare(now, id);
+                }
+                phase if phase.is_bounded() && now >= group.step_until => {
+                    let step = format!("{phase:?}").to_lowercase();
+                    let reason = format!("{step} took longer than {} s", self.timing.step.as_secs());
+                    self.fail(now, id, &reason);
+                }
+                Phase::Preparing => self.prepare(now, id),
                 Phase::Serving if group.lapsed && self.suspended.is_some() => {}
-                Phase::Serving if group.lapsed => self.affirm(now, id),
+                Phase::Serving if group.lapsed || group.gone => self.affirm(now, id),
                 Phase::Serving if self.stopping => {
                     let to = placement::least_loaded(&self.loads(false), id).cloned();
                     self.drain(now, id, to);
@@ -39,6 +46,7 @@ impl Gateway {
                 Phase::Serving => self.consider_move(now, id),
                 Phase::Draining | Phase::Closing if now >= group.drain_until => self.surrender(now, id),
                 Phase::Draining | Phase::Closing => self.wake_at(group.drain_until),
+                phase if phase.is_bounded() => self.wake_at(group.step_until),
                 _ => {}
             }
         }
@@ -50,8 +58,10 @@ impl Gateway {
         let group = &self.groups[&id];
         let entry = group.entry();
         let own = entry.and_then(Entry::holder).is_some_and(|by| by.gateway == self.me().gateway);
-        let no_hope = group.failures >= FAILURES_MAX && self.others().next().is_some();
-        if own && (self.stopping || no_hope && now >= group.not_before) {
+        // Who could not take a group a short time ago leaves it to those who can.
+        let others = u32::try_from(self.others().count()).unwrap_or(u32::MAX);
+        let yields = others > 0 && (self.trouble(now).is_some() || now < group.unable_until);
+        if own && (self.stopping || yields && now >= group.not_before) {
             return self.give_up(now, id);
         }
         // Who cannot tell whether it is alone, or cannot serve, takes nothing.
@@ -71,53 +81,15 @@ impl Gateway {
                 }
             }
         };
-        let rank = placement::rank(&self.me().gateway, self.others(), id, first);
+        let rank =
+            if yields { others } else { placement::rank(&self.me().gateway, self.others(), id, first) };
         let at = group.not_before.max(since + self.timing.rank * rank);
         if at > now { self.wake_at(at) } else { self.claim(now, id) }
     }
 
-    /// Whether a group that is served here goes to another gateway because an operator wants it.
-    fn consider_move(&mut self, now: Duration, id: GroupId) {
-        let Some((Move { to }, bytes)) = self.groups[&id].wanted.clone() else { return };
-        if to == self.me().gateway {
-            // It is here already: what was wanted is done.
-            let (compare, set) = ([(Move::key(id), Some(bytes))].into(), [(Move::key(id), None)].into());
-            self.compare_and_set(Purpose::MoveDone, Via::Control, Object::Map, (compare, set));
-            if let Some(group) = self.groups.get_mut(&id) {
-                group.wanted = None;
-            }
-        } else if self.peers.get(&to).is_some_and(super::Peer::is_available) {
-            self.drain(now, id, Some(to));
-        }
-    }
-
-    /// Moves one group if this gateway has more than others: only while all is calm, one at a time, and never because a
-    /// gateway came back.
-    fn balance(&mut self, now: Duration) {
-        let calm = (self.disturbed + self.timing.quiet).max(self.changed + self.timing.rebalance);
-        if self.stopping || self.suspended.is_some() {
-            return;
-        }
-        let mut known = self.groups.values();
-        let settled =
-            known.all(|group| group.entry().is_some_and(|entry| matches!(entry.state, State::Owned { .. })));
-        // What an operator has placed elsewhere waits for that.
-        let mine = |(id, group): (&GroupId, &Group)| {
-            (group.phase == Phase::Serving && group.wanted.is_none()).then_some(*id)
-        };
-        let mine = self.groups.iter().filter_map(mine);
-        let Some((id, to)) = placement::for_balance(&self.me().gateway, &self.loads(true), mine) else {
-            return;
-        };
-        if !settled {
-            return;
-        }
-        if calm > now { self.wake_at(calm) } else { self.drain(now, id, Some(to)) }
-    }
-
-    /// Gateways that can take groups, without this one.
+    /// Other gateways that can take groups.
     pub(super) fn others(&self) -> impl Iterator<Item = &GatewayName> {
-        self.peers.iter().filter(|(_, peer)| peer.is_available()).map(|(name, _)| name)
+        self.peers.iter().filter(|(_, peer)| peer.can_take()).map(|(name, _)| name)
     }
 
     /// How many groups those have or will have, and this one if it is wanted.

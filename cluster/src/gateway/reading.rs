@@ -3,10 +3,11 @@
 use super::reader::Reader;
 use super::{Gateway, Purpose};
 use crate::configuration::{ANA_GROUPS_MAX, Configuration};
-use crate::group::Group;
+use crate::group::{Group, Phase};
 use crate::map::{Entry, Move, State};
 use crate::{Action, GroupId, Object, OpId, Reply, Snapshot, Via};
-use alloc::string::ToString;
+use alloc::format;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -74,8 +75,13 @@ impl Gateway {
             let Some(group) = self.groups.get_mut(&id) else { continue };
             let wanted = snapshot.keys.get(&Move::key(id));
             group.wanted = wanted.and_then(|bytes| Some((Move::decode(id, bytes).ok()?, bytes.clone())));
-            if group.entry.is_some() && !snapshot.keys.contains_key(&Entry::key(id)) {
-                group.unreadable = Some("its entry is gone".to_string());
+            group.gone = group.entry.is_some() && !snapshot.keys.contains_key(&Entry::key(id));
+            if group.gone && group.phase == Phase::Serving {
+                // Its owner writes it again.
+                continue;
+            }
+            if group.gone {
+                group.unreadable = Some(gone(group));
             }
             if group.handle.is_some() && group.unreadable.is_some() {
                 self.lose(now, id, "its entry cannot be read");
@@ -105,20 +111,49 @@ impl Gateway {
         }
     }
 
+    /// Makes the configuration if there was never one: no ANA group was ever taken; or if nobody is there who serves it.
+    pub(super) fn create_configuration(&mut self) {
+        let is_read = self.map.used.0 > 0 && self.registry.used.0 > 0;
+        if !self.configuration.is_missing() || !self.membership.has_lease() || !is_read {
+            return;
+        }
+        let is_new = self.groups.values().all(|group| group.entry.is_none() && group.unreadable.is_none());
+        let is_alone = self.peers.values().all(|peer| peer.lease.is_free());
+        let is_under_way = self.operations.values().any(|purpose| matches!(purpose, Purpose::Create));
+        if (is_new || is_alone) && !is_under_way {
+            let keys = Configuration::creation(self.identity.ana_groups.clamp(1, ANA_GROUPS_MAX));
+            self.compare_and_set(Purpose::Create, Via::Control, Object::Configuration, keys);
+        }
+    }
+
+    /// It is there now, whoever has made it.
+    pub(super) fn on_created(&mut self) {
+        self.configuration_reader.on_written(self.next_op());
+        self.configuration_reader.hint();
+    }
+
     pub(super) fn on_configuration(&mut self, now: Duration, op: OpId, reply: Reply) {
         let again_at = now + self.timing.look;
         match reply {
             Reply::Snapshot(snapshot) if self.configuration_reader.on_reply(op, again_at) => {
                 self.configuration_reader.version = Some(snapshot.version);
-                if self.configuration.on_snapshot(&snapshot) {
-                    let groups = self.identity.ana_groups.clamp(1, ANA_GROUPS_MAX);
-                    let keys = Configuration::creation(groups);
-                    self.compare_and_set(Purpose::Create, Via::Control, Object::Configuration, keys);
-                }
+                self.configuration.on_snapshot(&snapshot);
             }
             Reply::Unchanged => drop(self.configuration_reader.on_reply(op, again_at)),
             Reply::Snapshot(_) => {}
             _ => self.configuration_reader.on_failure(again_at),
         }
+    }
+}
+
+/// What an operator is told of a group whose entry is gone. Only its owner knows that nobody else does its I/O.
+fn gone(group: &Group) -> String {
+    match group.entry().map(|entry| &entry.state) {
+        Some(State::Owned { by, address }) => format!(
+            "its entry is gone, and its owner, {}, has not written it again: if that one is dead, fence its client \
+             (ceph osd blocklist add {address}), then restart one gateway, which takes the group",
+            by.gateway
+        ),
+        _ => "its entry is gone, and it had no owner: restart one gateway, which takes the group".to_string(),
     }
 }

@@ -71,6 +71,7 @@ impl Gateway {
             software: record.map(|record| record.software.clone()),
             groups: record.map(|record| record.groups),
             leaving: record.is_some_and(|record| record.leaving),
+            trouble: record.and_then(|record| record.trouble.clone()),
         }
     }
 
@@ -100,11 +101,16 @@ impl Gateway {
         if group.unreadable.is_some() {
             return group.unreadable.clone();
         }
-        if let Some((wanted, _)) = &group.wanted
-            && !self.others().any(|name| *name == wanted.to)
-            && wanted.to != self.me().gateway
+        if let Some((wanted, _)) = group.wanted.as_ref().filter(|(wanted, _)| wanted.to != self.me().gateway)
         {
-            return Some(format!("it is to move to {}, which is not available", wanted.to));
+            let to = &wanted.to;
+            let peer = self.peers.get(to).filter(|peer| peer.is_available());
+            return Some(match peer.map(|peer| peer.record.as_ref().and_then(|it| it.trouble.as_ref())) {
+                None => format!("it is to move to {to}, which is not available"),
+                Some(Some(trouble)) => format!("it is to move to {to}, which cannot take it: {trouble}"),
+                Some(None) if !wanted.ready => format!("it is to move to {to}, which is not ready yet"),
+                Some(None) => format!("moves to {to} once its I/O has ended"),
+            });
         }
         match (group.phase, entry_of_other(self, group)) {
             (Phase::Idle, Some(name)) if self.dead_since(name, group.seen).is_some() => {
@@ -118,6 +124,7 @@ impl Gateway {
             {
                 Some(format!("the lease of {name} has expired, which does not count yet"))
             }
+            (Phase::Idle, Some(_)) if group.wanted.is_some() => group.trouble.clone(),
             (Phase::Idle, Some(_)) | (Phase::Serving, _) => None,
             (Phase::Idle, None) => group.trouble.clone(),
             (Phase::Affirming, _) => {

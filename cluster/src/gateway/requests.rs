@@ -28,6 +28,14 @@ pub enum RequestError {
         /// Its version now.
         version: u64,
     },
+    /// What is stored of the item cannot be read, and is not overwritten.
+    #[error("{key} is there, and this gateway cannot read it: {reason}")]
+    ItemUnreadable {
+        /// The item.
+        key: String,
+        /// Why.
+        reason: String,
+    },
     /// What is stored cannot be read, and is not overwritten.
     #[error(transparent)]
     Unreadable(#[from] Unreadable),
@@ -43,6 +51,9 @@ pub enum RequestError {
     /// The gateway is not there.
     #[error("gateway {0} is not available")]
     NotAvailable(GatewayName),
+    /// The gateway could not take a group a short time ago.
+    #[error("gateway {0} cannot take ANA groups now: {1}")]
+    CannotTake(GatewayName, String),
     /// The gateway is there, or has groups.
     #[error("gateway {0} is still running or owns ANA groups: stop it first")]
     StillThere(GatewayName),
@@ -143,19 +154,25 @@ impl Gateway {
     pub fn move_group(&mut self, now: Duration, group: GroupId, to: &GatewayName) -> RequestId {
         let id = self.request();
         let there = *to == self.me().gateway || self.peers.get(to).is_some_and(super::Peer::is_available);
+        let trouble = self.peers.get(to).and_then(|peer| peer.record.as_ref()?.trouble.clone());
         let refused = if !self.membership.is_member() {
             Some(RequestError::NotMember)
         } else if !self.groups.contains_key(&group) {
             Some(RequestError::NoSuchGroup(group))
         } else {
-            (!there).then(|| RequestError::NotAvailable(to.clone()))
+            let unable = trouble.map(|trouble| RequestError::CannotTake(to.clone(), trouble));
+            if there { unable } else { Some(RequestError::NotAvailable(to.clone())) }
         };
         let owner = self.groups.get(&group).and_then(|group| group.entry()?.holder());
         match refused {
             Some(error) => self.answer(id, Err(error)),
             None if owner.is_some_and(|owner| owner.gateway == *to) => self.answer(id, Ok(0)),
             None => {
-                let set = [(Move::key(group), Some(Move { to: to.clone() }.encode()))].into();
+                let set = [(
+                    Move::key(group),
+                    Some(Move { to: to.clone(), ready: false, balance: false }.encode()),
+                )]
+                .into();
                 let purpose = Purpose::Request(Request::Move(id));
                 self.compare_and_set(purpose, Via::Control, Object::Map, (Vec::new(), set));
             }

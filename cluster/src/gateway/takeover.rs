@@ -1,13 +1,13 @@
 //! The steps by which a group is taken and given away, reply by reply.
 //!
 //! ```text
-//! claim ─► fence ─► connect ─► wait for the map ─► own ─► load reservations ─► open images ─► serve
+//! claim ─► connect ─► fence ─► wait for the map ─► own ─► load reservations ─► open images ─► serve
 //! affirm ─► serve                                                       (the lease had lapsed)
 //! drain ─► close ─► release                                             (a planned move)
 //! drain, too slow ─► surrender                                          (the next owner fences)
 //! ```
 //!
-//! A step that fails, or comes too late, ends the attempt: its handle is shut down, and what the entry says then decides.
+//! A gateway that the group is to move to has connected before. A step that fails, or comes too late, ends the attempt: its handle is shut down, and what the entry says then decides.
 //! If it still names this gateway, the gateway takes the group again, with a fence of what it had itself.
 
 use super::{Gateway, Purpose};
@@ -31,22 +31,33 @@ impl Gateway {
         }
     }
 
+    /// The entry is this gateway's: with the handle that it has got ready, or another one.
+    fn take(&mut self, now: Duration, id: GroupId) {
+        let group = self.group(id);
+        if group.handle.is_some() && group.address.is_some() {
+            group.lapsed = false;
+            self.fence(now, id);
+        } else {
+            self.connect(now, id, Phase::Connecting);
+        }
+    }
+
     /// Fences the owner before. The monitors answer once the map with the fence is there; an OSD may learn of it later.
     fn fence(&mut self, now: Duration, id: GroupId) {
         match self.groups[&id].entry().map(|entry| entry.state.clone()) {
             Some(State::Taking { fence: Some(address), .. }) => {
-                let op = self.begin_step(id, Phase::Fencing);
+                let (op, handle) = (self.begin_step(now, id, Phase::Fencing), self.last_handle_of(id));
                 let duration = self.timing.blocklist;
-                self.actions.push_back(Action::Blocklist { op, address, duration });
+                self.actions.push_back(Action::Blocklist { op, handle, address, duration });
             }
-            Some(State::Taking { fence: None, .. }) => self.connect(id),
+            Some(State::Taking { fence: None, .. }) => self.wait_for_map(now, id),
             _ => self.lose(now, id, "somebody else has taken it"),
         }
     }
 
-    fn connect(&mut self, id: GroupId) {
+    pub(super) fn connect(&mut self, now: Duration, id: GroupId, phase: Phase) {
         self.last_handle.0 += 1;
-        let (op, handle) = (self.begin_step(id, Phase::Connecting), self.last_handle);
+        let (op, handle) = (self.begin_step(now, id, phase), self.last_handle);
         let group = self.group(id);
         (group.handle, group.trusted, group.lapsed) = (Some(handle), Duration::ZERO, false);
         self.actions.push_back(Action::Connect { op, handle, group: id });
@@ -55,8 +66,8 @@ impl Gateway {
     /// This closes the hole of the late write: each OSD that hears of this handle has then the map with the fence, and
     /// refuses the owner before from then on. Also where nobody was fenced just now: an owner before that one may have
     /// been, and an OSD that has had no request since may not know.
-    fn wait_for_map(&mut self, id: GroupId) {
-        let op = self.begin_step(id, Phase::WaitingForMap);
+    fn wait_for_map(&mut self, now: Duration, id: GroupId) {
+        let op = self.begin_step(now, id, Phase::WaitingForMap);
         let handle = self.last_handle_of(id);
         self.actions.push_back(Action::WaitForLatestOsdmap { op, handle });
     }
@@ -72,18 +83,18 @@ impl Gateway {
         }
     }
 
-    fn load(&mut self, id: GroupId) {
-        let op = self.begin_step(id, Phase::Loading);
+    fn load(&mut self, now: Duration, id: GroupId) {
+        let op = self.begin_step(now, id, Phase::Loading);
         let via = Via::Handle(self.last_handle_of(id));
         self.actions.push_back(Action::Read { op, via, object: Object::Reservations(id), unless: None });
     }
 
-    fn open(&mut self, id: GroupId) {
-        let (op, handle) = (self.begin_step(id, Phase::Opening), self.last_handle_of(id));
+    fn open(&mut self, now: Duration, id: GroupId) {
+        let (op, handle) = (self.begin_step(now, id, Phase::Opening), self.last_handle_of(id));
         self.actions.push_back(Action::OpenImages { op, handle, group: id });
     }
 
-    /// The lease had lapsed: others may be about to take the group. One of the two compare-and-sets comes too late.
+    /// The lease had lapsed: others may be about to take the group. Or somebody has removed the entry. One of the two compare-and-sets comes too late.
     pub(super) fn affirm(&mut self, now: Duration, id: GroupId) {
         match self.groups[&id].entry().and_then(|entry| entry.affirm(self.me())) {
             Some(entry) => {
@@ -96,7 +107,7 @@ impl Gateway {
 
     /// Begins a planned move. Hosts are told to wait before anything is drained.
     pub(super) fn drain(&mut self, now: Duration, id: GroupId, to: Option<GatewayName>) {
-        let (op, handle) = (self.begin_step(id, Phase::Draining), self.last_handle_of(id));
+        let (op, handle) = (self.begin_step(now, id, Phase::Draining), self.last_handle_of(id));
         let drain_until = now + self.timing.drain;
         let group = self.group(id);
         (group.to, group.drain_until) = (to, drain_until);
@@ -105,8 +116,8 @@ impl Gateway {
         self.wake_at(drain_until);
     }
 
-    fn close(&mut self, id: GroupId) {
-        let (op, handle) = (self.begin_step(id, Phase::Closing), self.last_handle_of(id));
+    fn close(&mut self, now: Duration, id: GroupId) {
+        let (op, handle) = (self.begin_step(now, id, Phase::Closing), self.last_handle_of(id));
         self.actions.push_back(Action::Shutdown { op, handle });
     }
 
@@ -132,14 +143,14 @@ impl Gateway {
 
     /// Leaves a group that this gateway cannot take, or does not want any more, to another one.
     pub(super) fn give_up(&mut self, now: Duration, id: GroupId) {
+        self.lose(now, id, "it is left to another gateway");
         let me = self.me().clone();
         let to = crate::placement::least_loaded(&self.loads(false), id).cloned();
-        let again_at = now + self.timing.retry_max;
         let group = self.group(id);
         // A former run's entry has to become this run's first.
         let claimed = Entry::claim(group.entry(), &me, |_| false);
         let entry = group.entry().and_then(|entry| entry.surrender(&me, to.clone()));
-        (group.failures, group.not_before, group.to) = (0, again_at, to);
+        group.to = to;
         if let Some(entry) = entry.or(claimed) {
             self.store_entry(now, id, Phase::Surrendering, entry);
         }
@@ -155,30 +166,35 @@ impl Gateway {
         match (group.phase, reply) {
             (Phase::Claiming, Reply::Done) => {
                 self.adopt(now, id);
-                self.fence(now, id);
+                self.take(now, id);
             }
-            (Phase::Fencing, Reply::Done) => self.connect(id),
+            (Phase::Preparing, Reply::Connected(address)) if address.names_one_client() => {
+                (group.phase, group.address) = (Phase::Prepared, Some(address));
+                self.own.trouble = None;
+            }
             (Phase::Connecting, Reply::Connected(address)) if address.names_one_client() => {
                 group.address = Some(address);
-                self.wait_for_map(id);
+                self.fence(now, id);
             }
+            (Phase::Fencing, Reply::Done) => self.wait_for_map(now, id),
             (Phase::WaitingForMap, Reply::Done) => self.own(now, id),
             (Phase::Owning, Reply::Done) => {
                 self.adopt(now, id);
-                self.load(id);
+                self.load(now, id);
             }
             (Phase::Loading, Reply::Snapshot(snapshot)) => {
                 group.reservations = Reservations::new(snapshot);
-                self.open(id);
+                self.open(now, id);
             }
             (Phase::Opening, Reply::Done) => {
-                (group.phase, group.trouble) = (Phase::Serving, None);
+                (group.phase, group.trouble, group.unable_until) = (Phase::Serving, None, Duration::ZERO);
+                self.own.trouble = None;
             }
             (Phase::Affirming, Reply::Done) => {
                 group.phase = Phase::Serving;
                 self.adopt(now, id);
             }
-            (Phase::Draining, Reply::Done) => self.close(id),
+            (Phase::Draining, Reply::Done) => self.close(now, id),
             (Phase::Closing, Reply::Done) => self.release(now, id),
             (Phase::Releasing | Phase::Surrendering, Reply::Done) => {
                 self.adopt(now, id);
@@ -189,11 +205,16 @@ impl Gateway {
             // drained.
             (Phase::Draining | Phase::Closing, Reply::Failed(_)) => self.surrender(now, id),
             (_, Reply::Connected(address)) => {
-                self.lose(
+                self.fail(
                     now,
                     id,
                     &format!("its client has the address {address}, which cannot be fenced alone"),
                 );
+            }
+            // It has come back: no other gateway can open them either.
+            (Phase::Opening, Reply::Failed(_)) if now < group.unable_until => group.phase = Phase::Serving,
+            (phase, Reply::Failed(reason)) if phase.is_bounded() || phase == Phase::Opening => {
+                self.fail(now, id, &reason);
             }
             (_, reply) => {
                 self.lose(now, id, &reply.failure().unwrap_or_else(|| "a reply makes no sense".to_string()))
@@ -209,6 +230,7 @@ impl Gateway {
             let takes_over = matches!(entry.state, State::Taking { fence: Some(_), .. });
             let bytes = entry.encode();
             (group.entry, group.seen, group.wanted) = (Some((entry, bytes)), now, None);
+            group.gone = false;
             takes_over
         };
         self.changed = now;
@@ -219,6 +241,21 @@ impl Gateway {
         self.actions.push_back(Action::Notify { object: Object::Map });
     }
 
+    /// This gateway cannot take the group. It says so to the others, and one of them gets it at once, if there is one. That
+    /// none of its images can be opened says nothing of other groups.
+    pub(super) fn fail(&mut self, now: Duration, id: GroupId, reason: &str) {
+        if self.groups[&id].phase == Phase::Opening {
+            self.group(id).unable_until = now + self.timing.unable;
+        } else {
+            self.note_trouble(now, format!("ANA group {id}: {reason}"));
+        }
+        self.lose(now, id, reason);
+        let is_own = self.groups[&id].entry().and_then(Entry::holder) == Some(self.me());
+        if is_own && self.others().next().is_some() {
+            self.give_up(now, id);
+        }
+    }
+
     /// Ends whatever this gateway does with the group. The handle is never used again.
     pub(super) fn lose(&mut self, now: Duration, id: GroupId, reason: &str) {
         let Timing { retry, retry_max, quiet, .. } = self.timing;
@@ -226,12 +263,15 @@ impl Gateway {
         if group.phase == Phase::Idle {
             return;
         }
-        // Each fence stays in the store's map for an hour, so a group that is lost again and again is not taken at once.
+        // Each fence stays in the store's map for a day, so a group that is lost again and again is not taken at once. Before
+        // it is owned there is nothing to fence.
         if group.phase == Phase::Serving && now.saturating_sub(group.seen) > quiet {
             group.failures = 0;
         }
-        group.not_before = now + retry.saturating_mul(1 << group.failures.min(16)).min(retry_max);
-        group.failures += u32::from(group.phase != Phase::Claiming);
+        let is_fenced = group.phase >= Phase::Owning;
+        let doubled = if is_fenced { group.failures.min(16) } else { 0 };
+        group.not_before = now + retry.saturating_mul(1 << doubled).min(retry_max);
+        group.failures += u32::from(is_fenced);
         group.trouble = Some(reason.to_string());
         (group.phase, group.op, group.pending, group.address) = (Phase::Idle, None, None, None);
         let handle = group.handle.take();
@@ -249,21 +289,23 @@ impl Gateway {
     fn store_entry(&mut self, now: Duration, id: GroupId, phase: Phase, entry: Entry) {
         let group = self.groups.entry(id).or_insert_with(|| Group::new(now));
         let (key, bytes) = (Entry::key(id), entry.encode());
-        let compare = [(key.clone(), group.entry.as_ref().map(|(_, bytes)| bytes.clone()))].into();
+        let known = group.entry.as_ref().filter(|_| !group.gone).map(|(_, bytes)| bytes.clone());
+        let compare = [(key.clone(), known)].into();
         let mut set: crate::action::Keys = [(key, Some(bytes))].into();
         // A new owner ends what an operator wanted, whether it is the one that was wanted or not.
         if phase == Phase::Owning {
             set.push((Move::key(id), None));
         }
-        (group.phase, group.pending) = (phase, Some(entry));
+        (group.phase, group.pending, group.step_until) = (phase, Some(entry), now + self.timing.step);
         let op = self.compare_and_set(Purpose::Group(id), Via::Control, Object::Map, (compare, set));
         self.group(id).op = Some(op);
     }
 
-    fn begin_step(&mut self, id: GroupId, phase: Phase) -> OpId {
+    fn begin_step(&mut self, now: Duration, id: GroupId, phase: Phase) -> OpId {
         let op = self.begin(Purpose::Group(id));
+        let step_until = now + self.timing.step;
         let group = self.group(id);
-        (group.phase, group.op) = (phase, Some(op));
+        (group.phase, group.op, group.step_until) = (phase, Some(op), step_until);
         op
     }
 

@@ -3,9 +3,11 @@
 use super::node::{Input, Node};
 use super::plan::{Fault, MS, SECOND, Time};
 use super::world::{Event, World};
+use nvmf_cluster::action::Keys;
 use nvmf_cluster::configuration::Change;
 use nvmf_cluster::{GatewayName, GroupId, Object};
-use serde_json::json;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 impl World {
     pub(crate) fn on_fault(&mut self, index: usize) {
@@ -35,6 +37,7 @@ impl World {
                 cut(&mut node.data_cut_until, data);
                 cut(&mut node.hosts_cut_until, hosts);
             }
+            Fault::Unable { node, how } => self.nodes[node].unable = Some((how, until)),
             Fault::Slow { node } => longest(&mut self.nodes[node].slow_until, until),
             Fault::Stall => longest(&mut self.objects.stalled_until, until),
             Fault::StallObject { object } => {
@@ -71,6 +74,29 @@ impl World {
                     running.engine.move_group(clock, GroupId(group), &to);
                     self.pump(node);
                 }
+            }
+        }
+    }
+
+    /// An operator moves a group on that was just taken over. Its owner gives it away before any host has used it, so most OSDs
+    /// have heard nothing from that owner.
+    pub(crate) fn move_on(&mut self, node: usize, before: &BTreeMap<String, Vec<u8>>, set: &Keys) {
+        if self.calm || !self.plan.moves_on {
+            return;
+        }
+        let json = |bytes: &Vec<u8>| serde_json::from_slice::<Value>(bytes).unwrap_or_default();
+        for (key, value) in set {
+            let (old, new) = (before.get(key).map(json), value.as_ref().map(json));
+            let was_fenced = old.is_some_and(|old| old["fence"].is_string());
+            let id = key.strip_prefix("group/").and_then(|id| id.parse().ok()).map(GroupId);
+            let Some(id) = id.filter(|_| was_fenced && new.is_some_and(|new| new["state"] == "owned")) else {
+                continue;
+            };
+            let to = (0..self.plan.nodes).find(|&to| to != node && self.nodes[to].is_live());
+            let (clock, to) = (self.nodes[node].clock(self.now), to.map(|to| self.name(to)));
+            if let (Some(running), Some(to)) = (self.nodes[node].running.as_mut(), to) {
+                running.engine.move_group(clock, id, &to);
+                self.pump(node);
             }
         }
     }

@@ -13,11 +13,12 @@
 //! | `oracle`, `settled` | what must hold always, and in the end |
 //! | `mistakes` | planted mistakes, which must be found |
 //! | `shrink` | a failing run made shorter |
-//! | `scenarios` | single faults, with what users would see |
+//! | `scenarios`, `moves` | single faults, with what users would see |
 
 mod faults;
 mod host;
 mod mistakes;
+mod moves;
 mod node;
 mod oracle;
 mod plan;
@@ -46,11 +47,13 @@ const LINES: usize = 120;
 const IO_LINES: usize = 15;
 
 /// What a gateway is doing with a group when some fault comes. (Closing takes a millisecond: few faults meet it.)
-const STEPS: [&str; 12] = [
+const STEPS: [&str; 14] = [
     "idle",
+    "preparing",
+    "prepared",
     "claiming",
-    "fencing",
     "connecting",
+    "fencing",
     "waitingformap",
     "owning",
     "loading",
@@ -202,7 +205,7 @@ fn group_of_gateways_keeps_its_promises() {
         }
         for fault in sum.coverage.keys().map(|(fault, _)| *fault).collect::<BTreeSet<_>>() {
             assert!(
-                met(fault, "serving") > 0 && met(fault, "draining") > 0,
+                met(fault, "serving") > 0 && met(fault, "draining") + met(fault, "prepared") > 0,
                 "in no seed: {fault} while it matters"
             );
         }

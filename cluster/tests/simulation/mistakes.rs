@@ -2,7 +2,7 @@
 //! an action in another way than it is meant, or reply too early. The engine itself is the real one.
 
 use super::plan::{MS, SECOND, Time};
-use nvmf_cluster::{Action, Locker, Object, OpId, Reply, Via};
+use nvmf_cluster::{Action, Handle, Locker, Object, OpId, Reply, Via};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -10,6 +10,8 @@ use std::collections::BTreeSet;
 pub(crate) enum Mistake {
     /// A new owner does not wait for the map with the fence.
     NoMapWait,
+    /// Nor does one that takes a group for a planned move, where it fences nobody itself.
+    NoMapWaitOnMove,
     /// The address of the handle is stored after the first I/O.
     AddressAfterIo,
     /// A lease is judged by the time that its holder wrote into it, and the local wall clock.
@@ -35,8 +37,9 @@ pub(crate) enum Mistake {
 }
 
 impl Mistake {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::NoMapWait,
+        Self::NoMapWaitOnMove,
         Self::AddressAfterIo,
         Self::WallClockLease,
         Self::LateTaker,
@@ -65,6 +68,9 @@ pub(crate) struct Decorator {
     gateway: String,
     /// Addresses of this gateway's former runs.
     former: BTreeSet<String>,
+    /// Keys of groups that were claimed without an address to fence, and the handles that were made for those.
+    unfenced: BTreeSet<String>,
+    of_moves: BTreeSet<Handle>,
     notified: bool,
     has_read: bool,
 }
@@ -79,6 +85,8 @@ impl Decorator {
             mistake,
             gateway: gateway.to_string(),
             former: BTreeSet::new(),
+            unfenced: BTreeSet::new(),
+            of_moves: BTreeSet::new(),
             notified: false,
             has_read: false,
         }
@@ -96,6 +104,11 @@ impl Decorator {
         };
         match (mistake, action) {
             (Mistake::NoMapWait, Action::WaitForLatestOsdmap { op, .. }) => early(op, None),
+            (Mistake::NoMapWaitOnMove, Action::WaitForLatestOsdmap { op, handle })
+                if self.of_moves.contains(&handle) =>
+            {
+                early(op, None)
+            }
             (Mistake::AddressAfterIo, Action::CompareAndSet { op, via, object, compare, set })
                 if becomes(&object, &set, "owned") =>
             {
@@ -139,11 +152,22 @@ impl Decorator {
         }
     }
 
-    /// Remembers what this gateway's former runs did I/O with.
+    /// Remembers what this gateway's former runs did I/O with, and what it takes without a fence.
     fn observe(&mut self, action: &Action) {
+        if let Action::Connect { handle, group, .. } = action
+            && self.unfenced.contains(&format!("group/{group}"))
+        {
+            self.of_moves.insert(*handle);
+        }
         let Action::CompareAndSet { object: Object::Map, compare, set, .. } = action else { return };
         let old = json(compare.first().and_then(|(_, value)| value.as_ref()));
         let own = old["by"]["gateway"] == self.gateway.as_str();
+        if let Some((key, value)) = set.first().filter(|_| becomes(&Object::Map, set, "taking")) {
+            match json(value.as_ref())["fence"].is_string() {
+                true => drop(self.unfenced.remove(key)),
+                false => drop(self.unfenced.insert(key.clone())),
+            }
+        }
         if becomes(&Object::Map, set, "taking")
             && let Some(address) = old["address"].as_str().filter(|_| own)
         {

@@ -1,7 +1,7 @@
 //! A machine with a gateway: its process, what that has open, its clock and its connections.
 
 use super::mistakes::{Decorator, Mistake};
-use super::plan::{SECOND, Time};
+use super::plan::{SECOND, Time, Unable};
 use super::store::{Access, Block};
 use nvmf_cluster::configuration::Item;
 use nvmf_cluster::{
@@ -96,6 +96,8 @@ pub(crate) struct Node {
     pub(crate) data_cut_until: Time,
     pub(crate) hosts_cut_until: Time,
     pub(crate) slow_until: Time,
+    /// It cannot take groups, and until when.
+    pub(crate) unable: Option<(Unable, Time)>,
     /// It stays away.
     pub(crate) gone: bool,
 }
@@ -112,6 +114,7 @@ impl Node {
             data_cut_until: 0,
             hosts_cut_until: 0,
             slow_until: 0,
+            unable: None,
             gone: false,
         }
     }
@@ -171,7 +174,7 @@ impl Node {
     /// Times for the simulation: shorter where nothing but patience is at stake.
     pub(crate) fn timing() -> Timing {
         let secs = Duration::from_secs;
-        Timing { quiet: secs(10), rebalance: secs(3), retry_max: secs(8), ..Timing::DEFAULT }
+        Timing { quiet: secs(10), rebalance: secs(3), retry_max: secs(8), unable: secs(8), ..Timing::DEFAULT }
     }
 
     pub(crate) fn is_live(&self) -> bool {

@@ -19,6 +19,8 @@ pub(crate) enum Fault {
     Cut { node: usize, control: bool, data: bool, hosts: bool },
     /// Its connection for control is slow.
     Slow { node: usize },
+    /// It has what it has, and cannot take groups.
+    Unable { node: usize, how: Unable },
     /// The whole store hangs.
     Stall,
     /// The placement group of one object hangs: the map, the configuration, the records, or the lease of a node.
@@ -49,6 +51,7 @@ impl Fault {
             Self::Cut { hosts: true, .. } => "cut from all",
             Self::Cut { .. } => "cut from the store",
             Self::Slow { .. } => "slow store",
+            Self::Unable { .. } => "cannot take groups",
             Self::Stall => "stall for all",
             Self::StallObject { .. } => "stall of an object",
             Self::StallOsd { .. } => "stall of an OSD",
@@ -77,6 +80,17 @@ impl Fault {
             _ => None,
         }
     }
+}
+
+/// Why a gateway cannot take groups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unable {
+    /// New connections to the store are refused: its key was changed.
+    Connect,
+    /// They hang.
+    Hang,
+    /// No image can be opened.
+    Open,
 }
 
 /// A fault, from when on, and for how long.
@@ -108,6 +122,9 @@ pub(crate) struct Plan {
     pub(crate) faults: Vec<Planned>,
     /// Whether the balance between gateways is awaited at the end.
     pub(crate) balance: bool,
+    /// Whether an operator moves each group on to a third gateway the moment it was taken over. Hosts use their blocks rarely
+    /// then, and more I/O hangs: OSDs hear of a fence late, and late writes find them.
+    pub(crate) moves_on: bool,
 }
 
 impl Plan {
@@ -122,6 +139,7 @@ impl Plan {
             hosts: 1 + rng.below(2) as usize,
             faults: Vec::new(),
             balance: rng.percent(25),
+            moves_on: false,
         };
         // In some runs much happens at once, in others one thing after the other.
         let (count, span) = (rng.below(9), (20 + rng.below(40)) * SECOND);
@@ -142,12 +160,13 @@ impl Plan {
             plan.faults.push(Planned { at, lasts, fault });
         }
         plan.faults.sort_by_key(|planned| planned.at);
+        plan.moves_on = nodes > 2 && rng.percent(20);
         plan
     }
 
     fn draw(&self, rng: &mut Rng) -> Fault {
         let node = rng.below(self.nodes as u64) as usize;
-        match rng.below(20) {
+        match rng.below(22) {
             0..=3 => Fault::Stop { node },
             // The last node always comes back.
             4..=6 => Fault::Crash { node, again: node + 1 == self.nodes || rng.percent(80) },
@@ -163,6 +182,10 @@ impl Plan {
                 1 => Fault::Fence { node },
                 _ => Fault::FenceControl { node },
             },
+            20 | 21 => {
+                let hows = [Unable::Connect, Unable::Hang, Unable::Open];
+                Fault::Unable { node, how: hows[rng.below(3) as usize] }
+            }
             16 | 17 => Fault::Edit { node, key: rng.below(3) as u8 },
             _ => {
                 let to = rng.below(self.nodes as u64) as usize;

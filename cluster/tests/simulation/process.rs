@@ -2,7 +2,7 @@
 
 use super::mistakes::Mistake;
 use super::node::{Client, Command, Input, Node};
-use super::plan::{MS, SECOND, Time};
+use super::plan::{MS, SECOND, Time, Unable};
 use super::store::{Access, Io};
 use super::world::{Event, From, World};
 use nvmf_cluster::{Action, AnaState, Handle, Object, Reply, Via};
@@ -104,6 +104,7 @@ impl World {
             self.say(|| format!("gw{node} {}", describe(&action)));
         }
         let local = 50 + self.rng.below(MS);
+        let unable = self.nodes[node].unable.filter(|(_, until)| *until > self.now).map(|(how, _)| how);
         let Some(running) = self.nodes[node].running.as_mut() else { return Ok(()) };
         match action {
             Action::Trust { handle, until } => {
@@ -113,6 +114,15 @@ impl World {
             }
             Action::SetAna { group, state } => {
                 running.shown.insert(group, state);
+            }
+            Action::OpenImages { op, .. } if unable == Some(Unable::Open) => {
+                let reply = Reply::Failed("none of its images can be opened".into());
+                self.send_to(node, life, 5 * MS, 0, Input::Reply(op, reply, None));
+            }
+            Action::Connect { .. } if unable == Some(Unable::Hang) => {}
+            Action::Connect { op, .. } if unable == Some(Unable::Connect) => {
+                let reply = Reply::Failed("permission denied".into());
+                self.send_to(node, life, 5 * MS, 0, Input::Reply(op, reply, None));
             }
             Action::OpenImages { op, handle, group } => {
                 running.open.insert(group, handle);
@@ -196,6 +206,10 @@ impl World {
             wall,
             sent: self.now,
         };
+        // The monitors are asked through the new client.
+        if matches!(action, Action::Blocklist { .. }) {
+            from.fenced = false;
+        }
         let mut cut = self.nodes[node].control_cut_until;
         if let Action::Read { via, object, .. } | Action::CompareAndSet { via, object, .. } = &action {
             if let Object::Reservations(group) = object {
@@ -254,7 +268,8 @@ impl World {
             access: command.access,
         };
         // Now and then one hangs in a network or a queue, long enough for another owner to be there before it.
-        let late = if !self.calm && self.rng.below(100) == 0 {
+        let hanging = if self.plan.moves_on { 10 } else { 1 };
+        let late = if !self.calm && self.rng.below(100) < hanging {
             self.rng.below(15 * SECOND)
         } else {
             self.delay(SECOND)

@@ -101,6 +101,7 @@ impl World {
                     });
                     if done {
                         self.check_entries(from.sent, &before, &set)?;
+                        self.move_on(node, &before, &set);
                     }
                 }
                 self.reply_to(node, life, op, if done { Reply::Done } else { Reply::Conflict });

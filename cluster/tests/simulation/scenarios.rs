@@ -7,11 +7,12 @@ use super::world::{Outcome, World};
 use nvmf_cluster::{GatewayName, GroupId, Object};
 use serde_json::Value;
 
-const AT: Time = 20 * SECOND;
+/// All is balanced by then.
+const AT: Time = 30 * SECOND;
 
 fn plan(faults: &[(Time, Time, Fault)]) -> Plan {
     let faults = faults.iter().map(|&(at, lasts, fault)| Planned { at, lasts, fault }).collect();
-    Plan { seed: 7, nodes: 3, groups: 6, osds: 3, hosts: 1, faults, balance: false }
+    Plan { seed: 7, nodes: 3, groups: 6, osds: 3, hosts: 1, faults, balance: false, moves_on: false }
 }
 
 fn run(faults: &[(Time, Time, Fault)]) -> Outcome {
@@ -47,6 +48,23 @@ fn killed_gateway_that_is_back_at_once_takes_its_own_groups_again() {
         .iter()
         .map(|node| owners(&world).iter().filter(|names| **names == [node.name.clone()]).count());
     assert_eq!(counts.collect::<Vec<_>>(), [2, 2, 2]);
+}
+
+#[test]
+fn hosts_are_told_of_the_gateways_that_are_there() {
+    let listed = |faults: &[(Time, Time, Fault)], until: Time| {
+        let world = world(faults, until);
+        let running = world.nodes[1].running.as_ref().expect("it runs");
+        running.engine.others_addresses().map(|(name, _)| name.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(listed(&[], AT), ["gw0", "gw2"]);
+    for fault in [Fault::Crash { node: 0, again: true }, Fault::Leave { node: 0 }] {
+        let faults = [(AT, 30 * SECOND, fault)];
+        assert_eq!(listed(&faults, AT + 15 * SECOND), ["gw2"], "{fault:?}");
+        assert_eq!(listed(&faults, AT + 40 * SECOND), ["gw0", "gw2"], "{fault:?}");
+    }
+    let stall = [(AT, 30 * SECOND, Fault::Stall)];
+    assert_eq!(listed(&stall, AT + 31 * SECOND), ["gw0", "gw2"], "nobody is dead");
 }
 
 #[test]
@@ -162,6 +180,37 @@ fn gateway_that_is_gone_for_good_can_be_removed_but_no_other() {
     let keys = world.objects.keys(&Object::Gateways);
     assert!(!keys.contains_key("gateway/gw0") && keys.contains_key("gateway/gw2"), "{keys:?}");
     assert!(!String::from_utf8_lossy(&keys["controller_ids"]).contains("gw0"));
+}
+
+#[test]
+fn entry_that_was_removed_is_written_again_by_its_owner() {
+    let mut world = world(&[], AT);
+    let owner = world.shown(1);
+    assert!(world.objects.compare_and_set(&Object::Map, &[], &[("group/1".into(), None)]));
+    world.run_until(AT + 3 * SECOND).expect("a run");
+    assert_eq!(world.shown(1), owner);
+    assert!(world.objects.keys(&Object::Map).contains_key("group/1"));
+    assert_eq!(world.oracle.takeovers, 0);
+}
+
+#[test]
+fn configuration_that_is_lost_is_not_made_anew_while_somebody_serves_it() {
+    let edit = Fault::Edit { node: 0, key: 0 };
+    let restart = Fault::Crash { node: 1, again: true };
+    let mut world = world(&[(AT - 9 * SECOND, SECOND, edit), (AT + SECOND, SECOND, restart)], AT);
+    let served = world.nodes[0].running.as_ref().expect("it runs").applied.clone();
+    assert!(!served.is_empty(), "there is nothing to lose");
+    let lost = world.objects.keys(&Object::Configuration).into_keys().map(|key| (key, None));
+    assert!(world.objects.compare_and_set(&Object::Configuration, &[], &lost.collect::<Vec<_>>()));
+    world.run_until(AT + 30 * SECOND).expect("a run");
+    assert_eq!(world.objects.keys(&Object::Configuration).len(), 0);
+    for node in [0, 2] {
+        let running = world.nodes[node].running.as_ref().expect("it runs");
+        assert_eq!(running.applied, served);
+        let status = running.engine.status(world.nodes[node].clock(world.now));
+        assert!(status.configuration.refused.expect("a reason").contains("put its object back"));
+    }
+    assert!(owners(&world).iter().all(|names| names.len() == 1), "{:?}", owners(&world));
 }
 
 #[test]

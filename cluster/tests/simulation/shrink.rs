@@ -30,6 +30,7 @@ pub(crate) fn shrink(plan: &Plan, mistake: Option<Mistake>, failure: &Failure) -
         candidates.push(Plan { groups: 1, ..best.clone() });
         candidates.push(Plan { osds: 1, ..best.clone() });
         candidates.push(Plan { balance: false, ..best.clone() });
+        candidates.push(Plan { moves_on: false, ..best.clone() });
         match candidates.into_iter().find(|plan| *plan != best && plan.is_sound() && still(plan)) {
             Some(plan) => best = plan,
             None => break,

@@ -2,7 +2,7 @@
 
 use super::host::Pending;
 use super::node::{Command, Input, Node};
-use super::plan::{MS, SECOND};
+use super::plan::{MS, SECOND, Time};
 use super::store::Access;
 use super::world::{Event, World};
 
@@ -51,6 +51,12 @@ impl World {
         self.at(at, Event::Timeout { slot: index, attempt });
     }
 
+    /// Hosts that use a block rarely leave its OSD without news.
+    fn pause(&mut self) -> Time {
+        let is_rare = self.plan.moves_on && !self.calm && self.rng.percent(50);
+        if is_rare { self.rng.below(8 * SECOND) } else { 0 }
+    }
+
     fn is_current(&self, slot: usize, attempt: u64) -> bool {
         self.slots[slot].pending.is_some_and(|pending| pending.attempt == attempt)
     }
@@ -96,7 +102,7 @@ impl World {
         }
         self.outcome.commands += 1;
         self.outcome.longest = self.outcome.longest.max(self.now - pending.since);
-        let at = self.now + 50 * MS + self.rng.below(300 * MS);
+        let at = self.now + 50 * MS + self.rng.below(300 * MS) + self.pause();
         self.at(at, Event::Slot(index));
         Ok(())
     }

@@ -5,6 +5,7 @@ use super::helpers::Helpers;
 use super::store::{self, Place, Store, Trouble};
 use super::{Request, Shared, Ticket, ToDaemon, ToDriver, watches};
 use crate::control::Waker;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
 use nvmf_cluster::{
     Action, Address, Gateway, Handle, Identity, OpId, Reply, RequestError, RequestId, Status, Timing, Via,
@@ -24,6 +25,14 @@ pub struct Driver {
     from: Receiver<ToDaemon>,
     last: Ticket,
     trouble: Trouble,
+    counted: Arc<Counted>,
+}
+
+/// What the thread counts.
+#[derive(Debug, Default)]
+struct Counted {
+    takeovers: AtomicU64,
+    fences: AtomicU64,
 }
 
 impl Driver {
@@ -42,6 +51,12 @@ impl Driver {
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How often an ANA group was taken, and how often somebody was fenced.
+    #[must_use]
+    pub fn counted(&self) -> (u64, u64) {
+        (self.counted.takeovers.load(Relaxed), self.counted.fences.load(Relaxed))
     }
 
     /// The files of namespaces, in the pool.
@@ -88,6 +103,8 @@ pub fn start(place: Place, identity: Identity, waker: Waker) -> io::Result<Drive
     watches::start(&store, to.clone())?;
     let leases = lease_thread()?;
     let own = to.clone();
+    let counted = Arc::new(Counted::default());
+    let counts = Arc::clone(&counted);
     let body = move || {
         let gateway = Gateway::new(identity, Timing::DEFAULT, boottime());
         let mut thread = Thread {
@@ -102,11 +119,13 @@ pub fn start(place: Place, identity: Identity, waker: Waker) -> io::Result<Drive
             tickets: BTreeMap::new(),
             keeps: BTreeMap::new(),
             others: None,
+            refused: None,
+            counted: counts,
         };
         thread.run(&inbox);
     };
     std::thread::Builder::new().name("cluster".into()).spawn(body)?;
-    Ok(Driver { to, from, last: Ticket(0), trouble })
+    Ok(Driver { to, from, last: Ticket(0), trouble, counted })
 }
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -132,6 +151,9 @@ struct Thread {
     tickets: BTreeMap<RequestId, Ticket>,
     keeps: BTreeMap<RequestId, Sender<Result<u64, RequestError>>>,
     others: Option<BTreeMap<String, Vec<String>>>,
+    /// Why what is stored of the configuration is not used, as the control loop was told.
+    refused: Option<String>,
+    counted: Arc<Counted>,
 }
 
 impl Thread {
@@ -139,6 +161,7 @@ impl Thread {
         loop {
             self.act();
             self.tell_of_others();
+            self.tell_of_configuration();
             let now = boottime();
             let wait =
                 self.gateway.poll_timeout().map_or(Duration::from_secs(1), |at| at.saturating_sub(now));
@@ -231,6 +254,15 @@ impl Thread {
         }
     }
 
+    /// Whether what is stored of the configuration can be used, when that has changed.
+    fn tell_of_configuration(&mut self) {
+        let refused = self.gateway.configuration().refused().map(ToString::to_string);
+        if self.refused != refused {
+            self.refused.clone_from(&refused);
+            self.to_daemon(ToDaemon::Refused(refused));
+        }
+    }
+
     fn to_daemon(&self, message: ToDaemon) {
         // Its loop ends before this thread.
         let _ = self.tell.send(message);
@@ -266,10 +298,14 @@ impl Thread {
             }
             Action::ListLockers { op, object } => self.help(op, move || store.list_lockers(&object)),
             Action::Notify { object } => drop(self.helpers.run(move || store.notify(&object))),
-            Action::Blocklist { op, address, duration } => {
-                tracing::warn!("fencing {address}");
-                self.help(op, move || store.blocklist(&address, duration));
-            }
+            Action::Blocklist { op, handle, address, duration } => match self.handle(handle) {
+                Some(cluster) => {
+                    tracing::warn!("fencing {address}");
+                    self.counted.fences.fetch_add(1, Relaxed);
+                    self.help(op, move || store::blocklist(&cluster, &address, duration));
+                }
+                None => self.fail(op),
+            },
             Action::Connect { op, handle, .. } => {
                 self.handles.insert(handle, None);
                 let own = self.own.clone();
@@ -289,6 +325,7 @@ impl Thread {
                         (name.to_owned(), kept.map(|kept| kept.value).map_err(|error| error.to_string()))
                     });
                     let kept = kept.collect();
+                    self.counted.takeovers.fetch_add(1, Relaxed);
                     self.to_daemon(ToDaemon::OpenImages { op, handle, group, cluster, kept });
                 }
                 None => self.fail(op),
@@ -307,8 +344,9 @@ impl Thread {
             Action::Converge { op } => {
                 let shared = self.gateway.configuration();
                 let (version, ana_groups) = (shared.version(), shared.ana_groups());
-                let items = shared.items().clone();
-                self.to_daemon(ToDaemon::Converge(op, Box::new(Shared { version, ana_groups, items })));
+                let (items, unreadable) = (shared.items().clone(), shared.unreadable().to_vec());
+                let shared = Shared { version, ana_groups, items, unreadable };
+                self.to_daemon(ToDaemon::Converge(op, Box::new(shared)));
             }
             Action::ReconnectControl { op } => self.help(op, move || store.reconnect()),
             Action::UseControllerIds { range } => self.to_daemon(ToDaemon::UseControllerIds(range)),

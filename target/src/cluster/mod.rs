@@ -46,6 +46,8 @@ pub struct Shared {
     pub ana_groups: u32,
     /// What is to be served.
     pub items: BTreeMap<String, Item>,
+    /// Items that cannot be read, each with its reason.
+    pub unreadable: Vec<(String, String)>,
 }
 
 /// What the control loop is asked to do. What has an [`OpId`] is replied to.
@@ -72,6 +74,8 @@ pub enum ToDaemon {
     Drain(OpId, Handle),
     /// Give up the connection.
     Shutdown(OpId, Handle, Option<Arc<Cluster>>),
+    /// Why what is stored of the configuration is not used; `None`: it is.
+    Refused(Option<String>),
     /// The Controller IDs of new controllers; `None`: no controllers.
     UseControllerIds(Option<RangeInclusive<u16>>),
     /// What came of a request.

@@ -58,7 +58,11 @@ impl Store {
         if let Some(pool) = &*control {
             return Ok(pool.clone());
         }
-        let connected = Cluster::connect(&self.place.cluster).and_then(|cluster| self.place.pool(&cluster));
+        // Who cannot open an image, for want of the library, is not to take any.
+        let libraries = nvmf_rados::versions();
+        let connected = libraries
+            .and_then(|_| Cluster::connect(&self.place.cluster))
+            .and_then(|cluster| self.place.pool(&cluster));
         self.note(connected.as_ref().err());
         Ok(control.insert(connected?).clone())
     }
@@ -140,11 +144,6 @@ impl Store {
         let _ = self.control().and_then(|pool| pool.notify(&self.place.name(object), &[], NOTIFY_TIMEOUT));
     }
 
-    pub(super) fn blocklist(&self, address: &Address, duration: Duration) -> Reply {
-        let fenced = self.control().and_then(|pool| pool.cluster().blocklist_add(&address.0, duration));
-        replied(fenced.map(|()| Reply::Done))
-    }
-
     pub(super) fn connect(&self) -> Result<Arc<Cluster>, Reply> {
         Cluster::connect(&self.place.cluster).map_err(|error| replied(Err(error)))
     }
@@ -152,6 +151,10 @@ impl Store {
     pub(super) fn object(&self, object: &Object) -> String {
         self.place.name(object)
     }
+}
+
+pub(super) fn blocklist(cluster: &Cluster, address: &Address, duration: Duration) -> Reply {
+    replied(cluster.blocklist_add(&address.0, duration).map(|()| Reply::Done))
 }
 
 pub(super) fn wait_for_latest_osdmap(cluster: &Cluster) -> Reply {

@@ -377,7 +377,11 @@ impl Daemon {
             return self.on_converged(op, &changing);
         }
         let Changing { items, file, refused, planned, errors, .. } = changing;
-        items.iter().for_each(log);
+        match &refused {
+            // Nothing was done, and whoever asked is told why.
+            Some(fault) => items.iter().for_each(|item| tracing::info!("{item}: refused: {}", fault.message)),
+            None => items.iter().for_each(log),
+        }
         let failed = items.iter().filter_map(|item| item.outcome).filter(|it| it.is_error()).count();
         let errors = file
             .map(|_| errors + failed + self.look_faults() + self.namespaces.failing(&self.config.subsystems));
@@ -461,7 +465,7 @@ pub(super) mod tests {
         answer
     }
 
-    fn answered(daemon: &mut Daemon, mut answer: Receiver<Answer>) -> Answer {
+    pub(in crate::daemon) fn answered(daemon: &mut Daemon, mut answer: Receiver<Answer>) -> Answer {
         let deadline = Instant::now() + Duration::from_secs(8);
         loop {
             daemon.advance_changes();

@@ -35,7 +35,14 @@ impl Daemon {
     /// Checks a key and begins to store it.
     pub(super) fn set_key(&mut self, set: &SetKey) -> Result<Changing, Fault> {
         let refused = |text: String| Err(Fault::refused(text));
-        let SetKey { host, controller, key } = set;
+        let SetKey { host, controller, tls, key } = set;
+        if *tls {
+            return refused(
+                "keys for TLS are in the files that [[host]] names (tls_key_file): change that file, and `systemctl reload \
+                 nvmf-target`"
+                    .to_owned(),
+            );
+        }
         if let Err(cause) = Secret::parse(key.text()) {
             return refused(format!("this is no secret of DH-HMAC-CHAP: {cause}"));
         }

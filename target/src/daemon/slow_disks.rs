@@ -2,6 +2,7 @@
 
 use super::Daemon;
 use core::time::Duration;
+use nvmf_config::Backing;
 use std::collections::BTreeMap;
 
 /// What is logged of a disk whose oldest operation is so old.
@@ -64,7 +65,8 @@ impl Daemon {
                 Some(Duration::ZERO) => tracing::info!("{nqn} namespace {nsid}: {backing} answers again"),
                 Some(STUCK) => tracing::error!(
                     "{nqn} namespace {nsid}: {backing} has not ended an operation for {seconds} s ({operations} in \
-                     flight): the disk is stuck; look at it (dmesg, iostat -x)"
+                     flight): the disk is stuck; look at it ({})",
+                    where_to_look(&export.namespace.backing)
                 ),
                 Some(_) => tracing::warn!(
                     "{nqn} namespace {nsid}: {backing} has not ended an operation for {seconds} s ({operations} in \
@@ -74,6 +76,14 @@ impl Daemon {
         }
         let open = &self.namespaces.open;
         self.slow.0.retain(|(nqn, nsid), _| open.iter().any(|export| export.is(nqn, *nsid)));
+    }
+}
+
+/// What tells why a disk does not answer.
+fn where_to_look(backing: &Backing) -> String {
+    match backing {
+        Backing::Rbd(image) => format!("ceph health detail; rbd lock ls {image}"),
+        _ => "dmesg, iostat -x".to_owned(),
     }
 }
 

@@ -64,6 +64,7 @@ impl Daemon {
             namespaces: namespaces.collect(),
             listeners: self.listeners.iter().map(Listening::seen).collect(),
             reload_errors: self.reload_errors,
+            group: self.seen_group(),
         });
     }
 

@@ -12,7 +12,7 @@ use crate::limits::{ENTRIES_MIN, PAUSE, SPARE_SLOTS};
 use crate::metrics::hosts::Host;
 use core::time::Duration;
 use nvme_proto::Status;
-use nvmf_block::Backend;
+use nvmf_block::{Backend, BlockOp};
 use nvmf_stream::machine_of;
 use nvmf_subsystem::{Association, AssociationKey, ControllerType, Link, Qid, Queue as Engine, Response};
 use std::collections::VecDeque;
@@ -349,6 +349,17 @@ impl<T: Transport> Queue<T> {
         }
     }
 
+    /// A barrier has come, and an operation waits for its device: if its command is not let in any more, the device is not given
+    /// it. Says when it began, in microseconds; [`Queue::on_taken_back`] is to follow.
+    pub fn take_back(&mut self, place: Place, op: &BlockOp) -> Option<u64> {
+        let request = self.request(place.slot());
+        request.condemned?;
+        request.changes -= u32::from(op.writes());
+        let since_us = request.chunk(place.chunk()).since_us;
+        self.device_pending -= 1;
+        Some(since_us)
+    }
+
     /// Whether a device has something yet of a command that was taken up before the barrier of that epoch, and that it
     /// names.
     #[must_use]
@@ -427,11 +438,14 @@ impl<T: Transport> Queue<T> {
         }
         self.abandon();
         // What no device has yet is not begun any more.
-        resources.drop_waiting(self.index, |buffers, place| {
+        resources.drop_waiting(|buffers, place, _| {
+            if place.queue() != self.index {
+                return None;
+            }
             self.device_pending -= 1;
             let since_us = self.request(place.slot()).chunk(place.chunk()).since_us;
             self.release_chunk(buffers, place.slot(), place.chunk());
-            since_us
+            Some(since_us)
         });
         for at in 0..self.requests.len() {
             let request = u16::try_from(at).expect("as many as slots");

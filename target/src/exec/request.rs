@@ -105,8 +105,8 @@ pub struct Request<C> {
     pub epoch: u64,
     /// What it fails with when it would go to a device: a barrier that named it came before.
     pub condemned: Option<Status>,
-    /// A device was given something that changes it.
-    pub changes: bool,
+    /// Operations that change a device and were given to it, or wait for that.
+    pub changes: u32,
     /// Bytes of data to the host that were pushed.
     pub pushed: u32,
     /// How far the chunks were handed out: bytes; ranges of a deallocation; 0 or 1 for work without data.
@@ -143,7 +143,7 @@ impl<C> Request<C> {
             nsid: Nsid(0),
             epoch: 0,
             condemned: None,
-            changes: false,
+            changes: 0,
             pushed: 0,
             next: 0,
             end: 0,
@@ -183,7 +183,7 @@ impl<C> Request<C> {
         self.pushed = 0;
         self.result = Ok(());
         self.failure = None;
-        self.changes = false;
+        self.changes = 0;
         self.state = RequestState::Executing;
         self.ticket = Some(ticket);
         self.work = Some(work);
@@ -305,7 +305,7 @@ impl<C> Request<C> {
     /// the host sends the command again then, and is told why it is refused. That of a preempted host says enough.
     fn refusal(&self, status: Status) -> Status {
         let says_so = status.is(Status::ABORTED_PREEMPT);
-        if self.changes && !says_so { Status::COMMAND_INTERRUPTED } else { status }
+        if self.changes > 0 && !says_so { Status::COMMAND_INTERRUPTED } else { status }
     }
 
     /// Whether all that can still fail is through: what is left are pushes under way, behind which the response can

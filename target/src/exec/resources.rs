@@ -165,17 +165,18 @@ impl<T: Transport, B: Backend> Resources<T, B> {
         }
     }
 
-    /// Takes back what a queue has waiting for devices: `dropped` is told of each, and says when it began, in
-    /// microseconds.
-    pub fn drop_waiting(&mut self, queue: u32, mut dropped: impl FnMut(&mut Buffers<T::Key>, Place) -> u64) {
+    /// Takes back operations that wait for devices: those of which `dropped` says when they began, in microseconds.
+    pub fn drop_waiting(
+        &mut self,
+        mut dropped: impl FnMut(&mut Buffers<T::Key>, Place, &BlockOp) -> Option<u64>,
+    ) {
         for &slot in &self.waiting_devices {
-            self.device_queues[usize::from(slot)].retain(|&(tag, ..)| {
-                let place = Place::of_tag(tag);
-                if place.queue() == queue {
-                    let since_us = dropped(&mut self.buffers, place);
+            self.device_queues[usize::from(slot)].retain(|(tag, _, op)| {
+                let since_us = dropped(&mut self.buffers, Place::of_tag(*tag), op);
+                if let Some(since_us) = since_us {
                     self.meter.end_operation(slot, since_us);
                 }
-                place.queue() != queue
+                since_us.is_none()
             });
         }
         self.waiting_devices.retain(|&slot| !self.device_queues[usize::from(slot)].is_empty());

@@ -371,7 +371,7 @@ impl<T: Transport> Queue<T> {
         }
         let owner = self.owner;
         let this = self.request(request);
-        this.changes |= op.writes();
+        this.changes += u32::from(op.writes());
         let this = this.chunk(chunk);
         this.stage = Stage::Executing;
         this.since_us = resources.meter.now_us();
@@ -396,6 +396,20 @@ impl<T: Transport> Queue<T> {
         this.chunk(chunk).reading = false;
         this.refuse(status);
         self.stop(resources, request, chunk);
+    }
+
+    /// An operation that waited for its device was taken back. All of its command's that were are known by now.
+    #[cold]
+    pub fn on_taken_back<B: Backend>(
+        &mut self,
+        resources: &mut Resources<T, B>,
+        now: Duration,
+        place: Place,
+    ) {
+        let (request, chunk) = (place.slot(), place.chunk());
+        let Some(status) = self.request(request).condemned else { return };
+        self.refuse(resources, request, chunk, status);
+        self.finish(resources, now, request);
     }
 
     /// A command has failed: it needs this chunk no more, begins no other, and sends no more data.

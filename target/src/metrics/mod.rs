@@ -10,6 +10,7 @@
 //! | [`slowest`] | the slowest commands |
 //! | [`observed`] | all of it, for who shows it |
 //! | [`text`] | as OpenMetrics |
+//! | [`group`] | what of it is of a group of gateways |
 //! | [`endpoint`] | over HTTP |
 //! | [`fetch`], [`scrape`] | asked for, and read |
 //!
@@ -22,6 +23,7 @@
 
 pub mod endpoint;
 pub mod fetch;
+pub mod group;
 pub mod histogram;
 pub mod hosts;
 pub mod meter;

@@ -12,6 +12,7 @@ use crate::thread::Clock;
 use crate::transport::Detached;
 use core::time::Duration;
 use nvme_proto::Nqn;
+use nvmf_cluster::Status;
 use nvmf_config::{Metrics, Transport};
 use nvmf_subsystem::{ControllerType, Registry};
 use std::collections::BTreeMap;
@@ -66,6 +67,21 @@ pub struct View {
     pub listeners: Vec<SeenListener>,
     /// Errors of the last reload.
     pub reload_errors: usize,
+    /// Its group of gateways, if it is of one.
+    pub group: Option<SeenGroup>,
+}
+
+/// A group of gateways, as this one sees it.
+#[derive(Debug)]
+pub struct SeenGroup {
+    /// What it says of itself, and of the group.
+    pub status: Status,
+    /// Items of the configuration that are left out.
+    pub left_out: usize,
+    /// ANA groups that were taken: their images were opened here.
+    pub takeovers: u64,
+    /// Connections of others that were put on the blocklist.
+    pub fences: u64,
 }
 
 /// A namespace that is to be served.

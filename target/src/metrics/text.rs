@@ -1,5 +1,6 @@
 //! What is observed, as OpenMetrics text.
 
+use super::group;
 use super::histogram::{BOUNDS, Times, bound};
 use super::hosts::HostTotals;
 use super::namespaces::{Kind, STATUS_TYPES, Totals};
@@ -43,10 +44,10 @@ pub fn render(observed: &Arc<Observed>) -> String {
 #[derive(Debug)]
 struct Shown(Arc<Observed>);
 
-type Labels = Vec<(&'static str, String)>;
+pub(super) type Labels = Vec<(&'static str, String)>;
 
 /// Writes families of metrics.
-struct Families<'a>(DescriptorEncoder<'a>);
+pub(super) struct Families<'a>(pub(super) DescriptorEncoder<'a>);
 
 impl Families<'_> {
     fn family<V>(
@@ -67,7 +68,7 @@ impl Families<'_> {
         Ok(())
     }
 
-    fn counters(
+    pub(super) fn counters(
         &mut self,
         family: (&str, &str, Option<Unit>),
         series: impl IntoIterator<Item = (Labels, u64)>,
@@ -77,7 +78,7 @@ impl Families<'_> {
         })
     }
 
-    fn gauges(
+    pub(super) fn gauges(
         &mut self,
         family: (&str, &str, Option<Unit>),
         series: impl IntoIterator<Item = (Labels, f64)>,
@@ -103,7 +104,7 @@ impl Families<'_> {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "OpenMetrics has no other numbers")]
-fn float(value: u64) -> f64 {
+pub(super) fn float(value: u64) -> f64 {
     value as f64
 }
 
@@ -131,7 +132,8 @@ impl Collector for Shown {
         let workers = self.0.workers();
         self.workers(&mut families, &workers)?;
         self.namespaces(&mut families)?;
-        self.hosts(&mut families)
+        self.hosts(&mut families)?;
+        group::encode(&mut families, self.0.view().group.as_ref())
     }
 }
 

@@ -193,6 +193,78 @@ fn write_of_which_a_part_is_on_the_disk_is_interrupted_and_not_refused() {
     assert_eq!(status(&mut world, &mut io, cid), Status::ANA_INACCESSIBLE);
 }
 
+/// The disk may never have room again.
+#[test]
+fn writes_that_wait_for_a_disk_that_hangs_are_refused_at_once() {
+    // A device leaves half of the room to others.
+    let mut world = World::with_backend_depth(1, &settings(), 4);
+    let (_admin, cntlid) = admin(&mut world);
+    let mut io = io(&mut world, 1, cntlid);
+    world.disk.borrow_mut().set_hanging(true);
+    let cids = [0, 8, 16, 24, 32].map(|lba| {
+        let sgl = SglDescriptor::in_capsule(0, 4096);
+        io.send(&read_write(NvmOpcode::WRITE, lba, 4096, sgl), &[1; 4096])
+    });
+    world.until("some wait for the disk", |world| {
+        io.poll(world.now);
+        (world.count("waits_backend") == 3).then_some(())
+    });
+    let barrier = take_away(&mut world);
+    for cid in &cids[2..] {
+        assert_eq!(status(&mut world, &mut io, *cid), Status::ANA_INACCESSIBLE);
+    }
+    assert!(!barrier.is_reached(), "the disk has the others");
+    world.disk.borrow_mut().set_hanging(false);
+    for cid in &cids[..2] {
+        assert!(status(&mut world, &mut io, *cid).is_success());
+    }
+    assert!(is_reached(&mut world, &barrier));
+    let written = |lba| world.disk.borrow().block(lba)[0] == 1;
+    assert_eq!([0, 8, 16, 24, 32].map(written), [true, true, false, false, false]);
+}
+
+#[test]
+fn write_of_which_a_part_waits_and_a_part_is_on_the_disk_is_interrupted() {
+    let mut world = World::with_backend_depth(1, &settings(), 1);
+    let (_admin, cntlid) = admin(&mut world);
+    let mut io = io(&mut world, 1, cntlid);
+    let len = 1 << 19;
+    io.data.write(0, &vec![1; len as usize]);
+    world.disk.borrow_mut().set_hanging(true);
+    let sgl = io.expose(0, len);
+    let cid = io.send(&read_write(NvmOpcode::WRITE, 0, len, sgl), &[]);
+    world.until("parts of it wait for the disk", |world| {
+        io.poll(world.now);
+        (world.count("waits_backend") > 0).then_some(())
+    });
+    take_away(&mut world);
+    world.tick();
+    world.disk.borrow_mut().set_hanging(false);
+    assert_eq!(status(&mut world, &mut io, cid), Status::COMMAND_INTERRUPTED);
+}
+
+#[test]
+fn barrier_is_held_by_the_associations_that_have_something_on_the_disk() {
+    let mut world = World::with_backend_depth(1, &settings(), 1);
+    let (_admin, cntlid) = admin(&mut world);
+    let (_other_admin, other_cntlid) = admin(&mut world);
+    let [mut first, mut second] = [cntlid, other_cntlid].map(|cntlid| io(&mut world, 1, cntlid));
+    world.disk.borrow_mut().set_hanging(true);
+    let write = |io: &mut HostQueue| {
+        io.send(&read_write(NvmOpcode::WRITE, 0, 4096, SglDescriptor::in_capsule(0, 4096)), &[1; 4096])
+    };
+    write(&mut first);
+    world.until("it is on the disk", |world| (world.workers[0].backend().in_flight(DISK) == 1).then_some(()));
+    let waits = write(&mut second);
+    world.until("another waits", |world| (world.count("waits_backend") == 1).then_some(()));
+    let barrier = take_away(&mut world);
+    assert_eq!(status(&mut world, &mut second, waits), Status::ANA_INACCESSIBLE);
+    let (tell, told) = std::sync::mpsc::channel();
+    world.workers[0].deliver(WorkerMessage::TellHolders(barrier, tell));
+    world.tick();
+    assert_eq!(told.iter().map(|key| key.cntlid).collect::<Vec<_>>(), [cntlid]);
+}
+
 /// What a barrier took away may come back before the data do: another target may have written meanwhile.
 #[test]
 fn write_from_before_a_barrier_does_not_take_place_when_the_path_is_back() {

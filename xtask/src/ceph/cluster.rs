@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use nvmf_tests::cleanup::Cleanup;
 use nvmf_tests::process::{run_for, until_within};
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -44,16 +44,21 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Starts one with so many OSDs, as many replicas of everything, and authentication.
     pub(crate) fn start(osds: usize) -> Result<Self> {
+        Self::start_at(Ipv4Addr::LOCALHOST, osds)
+    }
+
+    /// Starts one at this address of the machine.
+    pub(super) fn start_at(address: Ipv4Addr, osds: usize) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("nvmf-ceph-").tempdir()?;
         let path = folder.path().to_str().context("the temporary folder's name is not UTF-8")?.to_owned();
         // Daemons that are being killed may still write into it.
         let script = "rm -rf \"$1\" 2>/dev/null || { sleep 1; rm -rf \"$1\"; }";
         let cleanup = Cleanup::new(script, &[&path])?;
-        let (port, fsid) = (free_ports()?, uuid()?);
+        let (port, fsid) = (free_ports(address)?, uuid()?);
         let mut this =
             Self { osds: (0..osds).map(|_| None).collect(), monitor: None, folder, _cleanup: cleanup };
-        std::fs::write(this.conf(), configuration(&path, &fsid, port, osds))?;
-        this.make_monitor(&fsid, port)?;
+        std::fs::write(this.conf(), configuration(&path, &fsid, (address, port), osds))?;
+        this.make_monitor(&fsid, (address, port))?;
         this.revive_monitor()?;
         for osd in 0..osds {
             this.make_osd(osd)?;
@@ -100,7 +105,7 @@ impl Cluster {
         self.run("rados", arguments)
     }
 
-    fn make_monitor(&self, fsid: &str, port: u16) -> Result<()> {
+    fn make_monitor(&self, fsid: &str, (address, port): (Ipv4Addr, u16)) -> Result<()> {
         let keyring = self.path("keyring");
         let (keyring, map) = (keyring.display().to_string(), self.path("monmap").display().to_string());
         let osds = (0..self.osds.len()).map(|osd| format!("osd.{osd}"));
@@ -114,7 +119,7 @@ impl Cluster {
             checked(&mut command)?;
         }
         // Only with an address of the second protocol does the monitor listen on the port that is wanted.
-        let address = format!("[v2:127.0.0.1:{port}]");
+        let address = format!("[v2:{address}:{port}]");
         let mut make_map = Command::new("monmaptool");
         checked(make_map.args(["--create", "--fsid", fsid, "--addv", "a", &address, &map]))?;
         self.run("ceph-mon", &["--mkfs", "-i", "a", "--monmap", &map, "--keyring", &keyring])?;
@@ -164,6 +169,11 @@ impl Cluster {
         self.ceph("osd dump").is_ok_and(|text| line(&text))
     }
 
+    /// Waits until the monitors count an OSD as dead.
+    pub(super) fn until_down(&self, osd: usize) -> Result<()> {
+        until_within("the OSD is down", START_TIMEOUT, || !self.is_up(osd))
+    }
+
     pub(super) fn kill_osd(&mut self, osd: usize) {
         self.osds[osd] = None;
     }
@@ -200,22 +210,21 @@ fn uuid() -> Result<String> {
 
 /// The first of some ports that are free now, below those that the kernel gives to clients. Another cluster that looks at
 /// the same moment begins elsewhere: by the process id.
-fn free_ports() -> Result<u16> {
+fn free_ports(address: Ipv4Addr) -> Result<u16> {
     let slots = (32_000 - 12_000) / PORTS;
     let start = (std::process::id() % u32::from(slots)) as u16;
     let base = |slot: u16| 12_000 + (start + slot) % slots * PORTS;
-    let is_free = |base: &u16| {
-        (*base..base + PORTS).step_by(3).all(|port| TcpListener::bind(("127.0.0.1", port)).is_ok())
-    };
-    (0..slots).map(base).find(is_free).context("no free ports on 127.0.0.1")
+    let is_free =
+        |base: &u16| (*base..base + PORTS).step_by(3).all(|port| TcpListener::bind((address, port)).is_ok());
+    (0..slots).map(base).find(is_free).with_context(|| format!("no free ports on {address}"))
 }
 
-fn configuration(folder: &str, fsid: &str, port: u16, replicas: usize) -> String {
+fn configuration(folder: &str, fsid: &str, (address, port): (Ipv4Addr, u16), replicas: usize) -> String {
     let (first, last, least) = (port + 1, port + PORTS - 1, replicas.div_ceil(2));
     format!(
-        "[global]\nfsid={fsid}\nmon_host=[v2:127.0.0.1:{port}]\nkeyring={folder}/keyring\nrun_dir={folder}\n\
+        "[global]\nfsid={fsid}\nmon_host=[v2:{address}:{port}]\nkeyring={folder}/keyring\nrun_dir={folder}\n\
          crash_dir={folder}\nauth_cluster_required=cephx\nauth_service_required=cephx\nauth_client_required=cephx\n\
-         public_addr=127.0.0.1\ncluster_addr=127.0.0.1\nms_bind_msgr1=false\nms_bind_port_min={first}\n\
+         public_addr={address}\ncluster_addr={address}\nms_bind_msgr1=false\nms_bind_port_min={first}\n\
          ms_bind_port_max={last}\n\
          [mon]\nmon_data={folder}/mon.a\nlog_file={folder}/mon.a.log\nadmin_socket={folder}/mon.a.asok\n\
          mon_cluster_log_file={folder}/cluster.log\nosd_pool_default_size={replicas}\n\

@@ -2,10 +2,11 @@
 
 use super::cluster::Cluster;
 use super::gateway::Running;
+use super::island::Island;
 use anyhow::{Context, Result, ensure};
 use nvmf_tests::process::{Target, free_port, program, run_for, until_within};
 use serde_json::Value;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -21,6 +22,10 @@ pub(super) struct Group {
     addresses: Vec<SocketAddr>,
     folder: tempfile::TempDir,
     program: PathBuf,
+    /// Where the first gateway runs, if not beside the others.
+    island: Option<Island>,
+    /// More of the configuration of the listener of each.
+    listener: &'static str,
 }
 
 impl Group {
@@ -33,12 +38,40 @@ impl Group {
         ana_groups: u32,
         images: &[String],
     ) -> Result<Self> {
-        let mut this = Self {
+        Self::empty()?.filled(cluster, name, gateways, ana_groups, images)
+    }
+
+    fn empty() -> Result<Self> {
+        Ok(Self {
             gateways: Vec::new(),
             addresses: Vec::new(),
             folder: tempfile::tempdir()?,
             program: program("nvmf-target")?,
-        };
+            island: None,
+            listener: "",
+        })
+    }
+
+    /// The first gateway is to run there.
+    pub(super) fn with_island(island: Island) -> Result<Self> {
+        Ok(Self { island: Some(island), ..Self::empty()? })
+    }
+
+    /// Listeners are to have this line in their configuration.
+    pub(super) fn with_listeners(line: &'static str) -> Result<Self> {
+        Ok(Self { listener: line, ..Self::empty()? })
+    }
+
+    /// See [`Group::start`].
+    pub(super) fn filled(
+        mut self,
+        cluster: &Cluster,
+        name: &str,
+        gateways: usize,
+        ana_groups: u32,
+        images: &[String],
+    ) -> Result<Self> {
+        let this = &mut self;
         for number in 0..gateways {
             this.add(cluster, name, &format!("gw{number}"), ana_groups)?;
             if number == 0 {
@@ -59,7 +92,15 @@ impl Group {
             };
             (0..gateways).all(is_served)
         })?;
-        Ok(this)
+        Ok(self)
+    }
+
+    pub(super) fn island(&self) -> Result<&Island> {
+        self.island.as_ref().context("no gateway runs on an island")
+    }
+
+    pub(super) fn address(&self, number: usize) -> SocketAddr {
+        self.addresses[number]
     }
 
     /// Starts one more gateway, with this name.
@@ -70,14 +111,17 @@ impl Group {
         gateway: &str,
         ana_groups: u32,
     ) -> Result<()> {
-        let address: SocketAddr = ([127, 0, 0, 1], free_port()?).into();
         let number = self.gateways.len();
+        let island = self.island.as_ref().filter(|_| number == 0);
+        let address = island.map_or(Ipv4Addr::LOCALHOST, Island::gateway);
+        let address: SocketAddr = (address, free_port()?).into();
         let text = format!(
             "[target]\nworkers = 1\nbuffer_memory = \"16MiB\"\ncontrol_socket = \"{}\"\n\
-             [[listener]]\naddress = \"{address}\"\ntransport = \"tcp\"\n\
+             [[listener]]\naddress = \"{address}\"\ntransport = \"tcp\"\n{}\n\
              [cluster]\npool = \"rbd\"\ngroup = \"{name}\"\nname = \"{gateway}\"\nconf = \"{}\"\n\
              ana_groups = {ana_groups}\n",
             self.socket(number).display(),
+            self.listener,
             cluster.conf().display()
         );
         std::fs::write(self.config(number), text)?;
@@ -90,7 +134,11 @@ impl Group {
     pub(super) fn revive(&mut self, number: usize) -> Result<()> {
         let log = self.folder.path().join(format!("{number}.log"));
         let address = self.addresses[number];
-        self.gateways[number] = Some(Target::serve(&self.program, &self.config(number), address, &log)?);
+        let island = self.island.as_ref().filter(|_| number == 0);
+        let mut command =
+            island.map_or_else(|| Command::new(&self.program), |island| island.command(&self.program));
+        command.args(["serve", "--config"]).arg(self.config(number));
+        self.gateways[number] = Some(Target::start(command, address, &log)?);
         Ok(())
     }
 

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 const FAILOVER_MAX: Duration = Duration::from_secs(10);
 /// What a planned move may take.
 const MOVE_MAX: Duration = Duration::from_secs(1);
-const SOON: Duration = Duration::from_secs(30);
+pub(super) const SOON: Duration = Duration::from_secs(30);
 
 /// Names of images. They stay: one that a killed gateway had open cannot be removed at once.
-fn images(group: &str, count: usize) -> Vec<String> {
+pub(super) fn images(group: &str, count: usize) -> Vec<String> {
     (1..=count).map(|number| format!("{group}-{number}")).collect()
 }
 

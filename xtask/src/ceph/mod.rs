@@ -5,13 +5,18 @@
 //! | `cluster` | a cluster in a folder, from Debian's packages |
 //! | `gateway` | the target with images of it, and jobs on them |
 //! | `group`, `groups` | gateways of a group, and what is done to them under I/O |
+//! | `group_losses`, `group_changes` | the same: what they lose; what operators change |
+//! | `island` | a gateway on a network of its own, which can be cut off |
 //! | `scenarios` | what is done to the cluster under I/O, and what is seen of it |
 //! | `speed` | random reads and writes through the target, against librbd's own |
 
 mod cluster;
 mod gateway;
 mod group;
+mod group_changes;
+mod group_losses;
 mod groups;
+mod island;
 mod scenarios;
 mod speed;
 
@@ -50,7 +55,9 @@ impl Ceph {
             self.names.join(" "),
             known.join(", ")
         );
-        let mut build = vec!["build", "-p", "nvmf-target", "-p", "nvmf-bench"];
+        let mut build =
+            vec!["build", "-p", "nvmf-target", "-p", "nvmf-bench", "-p", "nvmf-cli", "-p", "nvmf-initiator"];
+        build.extend(["--bins", "--example", "watch"]);
         if self.speed {
             build.push("--release");
         }

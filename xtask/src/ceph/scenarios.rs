@@ -2,7 +2,7 @@
 
 use super::cluster::Cluster;
 use super::gateway::{Gateway, Running, report};
-use super::groups;
+use super::{group_changes, group_losses, groups};
 use crate::step;
 use anyhow::{Context, Result, ensure};
 use nvmf_tests::process::until_within;
@@ -31,6 +31,13 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario { name: "group-monitor-dead", short: false, run: groups::monitor_dead },
     Scenario { name: "group-osd-hung", short: false, run: groups::osd_hung },
     Scenario { name: "group-bad-input", short: false, run: groups::bad_input },
+    Scenario { name: "group-two-takers", short: false, run: group_losses::two_takers },
+    Scenario { name: "group-late-taker", short: false, run: group_losses::late_taker },
+    Scenario { name: "group-osds-dead", short: false, run: group_losses::osds_dead },
+    Scenario { name: "group-keys", short: false, run: group_changes::keys },
+    Scenario { name: "group-discovery", short: false, run: group_changes::discovery },
+    Scenario { name: "group-namespaces", short: false, run: group_changes::namespaces },
+    Scenario { name: "group-owner-cut", short: false, run: group_losses::owner_cut },
     Scenario { name: "group-many-images", short: false, run: groups::many_images },
 ];
 

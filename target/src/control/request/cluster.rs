@@ -16,6 +16,8 @@ pub enum ClusterRequest {
     Move(ClusterMove),
     /// Forget a gateway that is gone for good, and free its Controller IDs.
     Remove(ClusterRemove),
+    /// Remove an item of the group's configuration that is left out here: damaged, or of no use.
+    RemoveItem(ClusterRemoveItem),
 }
 
 /// The arguments of `cluster move`.
@@ -34,6 +36,14 @@ pub struct ClusterMove {
 pub struct ClusterRemove {
     /// The gateway.
     pub gateway: String,
+}
+
+/// The arguments of `cluster remove-item`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Args)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterRemoveItem {
+    /// The item, as `cluster status` names it: `namespace/NQN/NSID`.
+    pub item: String,
 }
 
 /// The answer to `cluster status`.
@@ -73,6 +83,8 @@ pub struct Other {
     pub groups: Option<usize>,
     /// It is about to stop.
     pub leaving: bool,
+    /// Why it cannot take ANA groups now.
+    pub trouble: Option<String>,
 }
 
 /// An ANA group.
@@ -88,6 +100,11 @@ pub struct Group {
     pub generation: u64,
     /// What the gateway that is asked does with it.
     pub here: String,
+    /// Its state for hosts at that gateway, as `status` names it.
+    pub ana: String,
+    /// The namespaces in it.
+    #[serde(default)]
+    pub namespaces: usize,
     /// Where an operator wants it.
     pub wanted: Option<String>,
     /// Why it is so, or what it waits for.
@@ -118,11 +135,12 @@ impl fmt::Display for ClusterStatus {
         }
         writeln!(f)?;
         self.why.iter().try_for_each(|why| writeln!(f, "  {why}"))?;
-        for (name, Other { lease, addresses, software, groups, leaving }) in &self.others {
+        for (name, Other { lease, addresses, software, groups, leaving, trouble }) in &self.others {
             write!(f, "gateway {name}: lease {lease}")?;
             groups.iter().try_for_each(|groups| write!(f, ", {groups} ANA group(s)"))?;
             software.iter().try_for_each(|software| write!(f, ", version {software}"))?;
             writeln!(f, "{}: {}", if *leaving { ", leaving" } else { "" }, addresses.join(" "))?;
+            trouble.iter().try_for_each(|trouble| writeln!(f, "  cannot take ANA groups now: {trouble}"))?;
         }
         let Configuration { version, applied, broken, refused } = &self.configuration;
         match applied {
@@ -136,7 +154,11 @@ impl fmt::Display for ClusterStatus {
             let gateway = group.gateway.as_deref().unwrap_or("nobody");
             write!(f, "ANA group {id}: {} by {gateway}", group.state)?;
             group.wanted.iter().try_for_each(|wanted| write!(f, ", to move to {wanted}"))?;
-            writeln!(f, " (generation {}, here {})", group.generation, group.here)?;
+            let Group { generation, here, ana, namespaces, .. } = group;
+            writeln!(
+                f,
+                ", {namespaces} namespace(s) (generation {generation}, here {here}, {ana} to hosts)"
+            )?;
             group.why.iter().try_for_each(|why| writeln!(f, "  {why}"))?;
         }
         Ok(())

@@ -22,6 +22,9 @@ pub struct StatusAnswer {
     /// What is missing before any host can use a disk, if that is so.
     #[serde(default)]
     pub nothing_served: Option<String>,
+    /// What is not well with its group of gateways.
+    #[serde(default)]
+    pub group_trouble: Vec<String>,
     /// Where it listens.
     pub listeners: Vec<ListenerStatus>,
     /// What it exports.
@@ -108,6 +111,12 @@ pub struct NamespaceStatus {
     /// Its ANA group.
     #[serde(default)]
     pub ana_group: u32,
+    /// Where it is of a group of gateways: the one that serves its ANA group, if one does.
+    #[serde(default)]
+    pub served_by: Option<String>,
+    /// Whether it is of a group of gateways.
+    #[serde(default)]
+    pub of_group: bool,
     /// The hosts that it exists for; `None`: all that may use its subsystem.
     #[serde(default)]
     pub hosts: Option<Vec<String>>,
@@ -186,6 +195,7 @@ impl fmt::Display for StatusAnswer {
         if let Some(what) = &self.nothing_served {
             writeln!(f, "nothing is served: there is {what}")?;
         }
+        self.group_trouble.iter().try_for_each(|line| writeln!(f, "group: {line}"))?;
         self.listeners.iter().try_for_each(|listener| listener.fmt(f))?;
         self.subsystems.iter().try_for_each(|subsystem| subsystem.fmt(f))?;
         for LeavingStatus { subsystem, namespace } in &self.leaving {
@@ -246,7 +256,12 @@ impl fmt::Display for NamespaceStatus {
             NamespaceState::Waiting => "not served",
             NamespaceState::Leaving => "leaving",
         };
-        write!(f, "  namespace {}: {state}, {}", self.nsid, self.backing)?;
+        write!(f, "  namespace {}: {state}", self.nsid)?;
+        if self.of_group && self.state != NamespaceState::Leaving {
+            let by = self.served_by.as_deref().unwrap_or("nobody now");
+            write!(f, ", ANA group {} by {by}", self.ana_group)?;
+        }
+        write!(f, ", {}", self.backing)?;
         if let Some(disk) = &self.disk {
             write!(f, ", {} bytes in blocks of {}", disk.bytes, disk.block_size)?;
             let remarks = [

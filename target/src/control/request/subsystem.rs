@@ -1,4 +1,4 @@
-//! `subsystem add`, `subsystem remove`, `host add`, `host remove`, `host set-key`.
+//! `subsystem add`, `subsystem remove`, `host add`, `host remove`, `host set-key`, `host remove-key`.
 
 use super::key_text::KeyText;
 use clap::{Args, Subcommand};
@@ -56,6 +56,29 @@ pub enum HostRequest {
     Remove(HostName),
     /// Set or replace the key with which a host authenticates (DH-HMAC-CHAP), from its next authentication on.
     SetKey(SetKey),
+    /// Remove a key that a group of gateways has: a host without a key connects without authentication.
+    RemoveKey(RemoveKey),
+}
+
+/// Which key of a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyOf {
+    /// With which it authenticates.
+    Host,
+    /// With which the controller authenticates towards it.
+    Controller,
+    /// For TLS.
+    Tls,
+}
+
+impl KeyOf {
+    fn of(controller: bool, tls: bool) -> Self {
+        match (controller, tls) {
+            (_, true) => Self::Tls,
+            (true, false) => Self::Controller,
+            (false, false) => Self::Host,
+        }
+    }
 }
 
 /// The arguments of `host set-key`.
@@ -68,9 +91,46 @@ pub struct SetKey {
     #[arg(long)]
     #[serde(default)]
     pub controller: bool,
-    /// The file with the key (`nvmf gen-dhchap-key --keyfile FILE`), which nobody else may read; `-`: standard input.
+    /// It is the host's key for TLS, which only a group of gateways keeps by itself.
+    #[arg(long, conflicts_with = "controller")]
+    #[serde(default)]
+    pub tls: bool,
+    /// The file with the key (`nvmf gen-dhchap-key --keyfile FILE`, `nvmf gen-tls-key --keyfile FILE`), which nobody else may
+    /// read; `-`: standard input.
     #[arg(long = "keyfile", value_name = "FILE", default_value = "-", value_parser = KeyText::read)]
     pub key: KeyText,
+}
+
+impl SetKey {
+    /// Which key it is.
+    #[must_use]
+    pub fn kind(&self) -> KeyOf {
+        KeyOf::of(self.controller, self.tls)
+    }
+}
+
+/// The arguments of `host remove-key`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Args)]
+#[serde(deny_unknown_fields)]
+pub struct RemoveKey {
+    /// The host's NQN.
+    pub host: String,
+    /// Only the key of the controller towards this host.
+    #[arg(long)]
+    #[serde(default)]
+    pub controller: bool,
+    /// The host's key for TLS.
+    #[arg(long, conflicts_with = "controller")]
+    #[serde(default)]
+    pub tls: bool,
+}
+
+impl RemoveKey {
+    /// Which key it is.
+    #[must_use]
+    pub fn kind(&self) -> KeyOf {
+        KeyOf::of(self.controller, self.tls)
+    }
 }
 
 /// The arguments of `host add` and `host remove`.

@@ -3,7 +3,7 @@
 
 use super::super::changing::Changing;
 use super::super::{Daemon, apply::Origin};
-use super::converging::configuration;
+use super::editing::Edit;
 use crate::cluster::{Request, Ticket};
 use crate::control::protocol::Fault;
 use crate::control::request::change::{Item, Outcome};
@@ -11,34 +11,71 @@ use crate::limits::GROUP_TIMEOUT;
 use core::time::Duration;
 use nvmf_cluster::configuration::Change;
 use nvmf_cluster::{GatewayName, GroupId, RequestError, Status};
-use nvmf_config::{Config, Draft, DraftError, Items};
-use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use nvmf_subsystem::Nqn;
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, TryRecvError};
 
 /// What is said where something is asked that a group decides by itself.
 pub(in crate::daemon) const REFUSED_IN_A_GROUP: &str = "the group of gateways decides which of them serves an ANA group: use `nvmf-target \
      ctl cluster move GROUP GATEWAY`";
+
+/// What is said where there is no group.
+pub(super) const NO_GROUP: &str =
+    "this target is of no group of gateways: its configuration has no [cluster]";
+
+/// How often an edit is made again, where others have changed the same item meanwhile.
+const EDITS_MAX: usize = 5;
 
 /// What the group said to requests.
 pub(super) type Answers = BTreeMap<Ticket, Result<u64, RequestError>>;
 
 /// A request that the group has not carried out yet.
 pub(in crate::daemon) struct Asking {
-    ticket: Ticket,
-    /// The answer: a version of the configuration, or 0.
-    answer: Option<u64>,
+    step: Step,
     then: Then,
+    /// The edit that it came from, if it may be made again, and how often it was made.
+    edit: Option<Edit>,
+    edits: usize,
     until: Duration,
     look_at: Duration,
 }
 
+/// How far it is.
+enum Step {
+    /// The image is looked at before anything is asked.
+    Looking(Look, Vec<Change>),
+    /// The group was asked.
+    Asked(Ticket),
+    /// Somebody else was first: the edit is made again when this gateway has read the item with that version (0: none).
+    Behind(RequestError, String, u64),
+    /// It answered: with a version of the configuration, or 0.
+    Answered(u64),
+}
+
+/// An image that is opened to know whether it can be had.
+pub(super) struct Look {
+    pub(super) name: String,
+    pub(super) told: Receiver<Result<(), String>>,
+}
+
 /// What a request waits for when it was answered.
 enum Then {
-    /// This gateway serves that version.
-    Served,
+    /// This gateway serves that version. For each item: the namespace whose disk is to be open.
+    Served(Vec<Option<(Nqn, u32)>>),
     /// The ANA group is that gateway's.
     Moved(GroupId, GatewayName),
     Nothing,
+}
+
+impl Asking {
+    fn new(step: Step, then: Then, now: Duration) -> Self {
+        Self { step, then, edit: None, edits: 1, until: now + GROUP_TIMEOUT, look_at: now }
+    }
+
+    /// The edit may be made again where somebody else has changed the same item meanwhile.
+    pub(in crate::daemon) fn may_edit_again(&mut self, edit: Edit) {
+        self.edit = Some(edit);
+    }
 }
 
 impl Daemon {
@@ -46,82 +83,6 @@ impl Daemon {
         if let Some(cluster) = &mut self.cluster {
             cluster.answers.insert(ticket, result);
         }
-    }
-
-    /// The configuration of the group and of this gateway, as it was read last: what an edit is made to.
-    pub(in crate::daemon) fn wanted_of_group(&self) -> Option<Config> {
-        let cluster = self.cluster.as_ref()?;
-        Some(configuration(&self.config, &cluster.shared).0)
-    }
-
-    /// Changes what is wanted: what is this gateway's own at once, what is the group's for all of them.
-    pub(in crate::daemon) fn change_group(
-        &mut self,
-        edit: impl FnOnce(&mut Draft) -> Result<(), DraftError>,
-    ) -> Result<Changing, Fault> {
-        let refused = |text: String| Fault::refused(text);
-        let wanted = self.wanted_of_group().unwrap_or_else(|| self.config.clone());
-        let mut draft = Draft::of(&wanted).map_err(|error| refused(error.to_string()))?;
-        edit(&mut draft).map_err(|error| refused(error.to_string()))?;
-        let asked = draft.check().map_err(|error| refused(error.to_string()))?;
-        if asked.own_part() != wanted.own_part() {
-            let own = Config { subsystems: self.config.subsystems.clone(), ..asked };
-            return Ok(self.apply(&own, Origin::Command, None));
-        }
-        self.ask_for(&asked)
-    }
-
-    /// The ANA group with the fewest namespaces, in a group of gateways.
-    pub(in crate::daemon) fn least_loaded_group(&self) -> Option<u32> {
-        let groups = self.cluster.as_ref()?.shared.ana_groups;
-        let wanted = self.wanted_of_group()?;
-        let namespaces = || wanted.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
-        (1..=groups).min_by_key(|id| namespaces().filter(|it| it.ana_group == *id).count())
-    }
-
-    /// What a file says of all gateways, with what is this one's own.
-    pub(in crate::daemon) fn shared_part(&self, asked: &Config) -> Result<Config, Fault> {
-        if !asked.listeners.is_empty() || asked.cluster.is_some() {
-            let text = "this is the file of one gateway: `apply` takes what all of them serve ([[subsystem]], \
-                        [discovery]); a gateway reads its own file at `systemctl reload`";
-            return Err(Fault::refused(text));
-        }
-        if !asked.hosts.is_empty() {
-            return Err(Fault::refused(
-                "keys of hosts are given to the group by `host set-key`: leave [[host]] out",
-            ));
-        }
-        if asked.is_empty() {
-            return Err(Fault::refused("the file has no [[subsystem]]: everything stays as it is"));
-        }
-        let items = asked.items().map_err(|error| Fault::refused(error.to_string()))?;
-        let (config, left_out) =
-            self.config.with_items(&items).map_err(|error| Fault::refused(error.to_string()))?;
-        match left_out.first() {
-            Some((key, reason)) => Err(Fault::refused(format!("nothing was changed: {key}: {reason}"))),
-            None => Ok(config),
-        }
-    }
-
-    /// Asks the group to serve this.
-    pub(in crate::daemon) fn ask_for(&mut self, asked: &Config) -> Result<Changing, Fault> {
-        let items: Vec<Item> = self.plan(asked).into_iter().map(|(_, item)| item).collect();
-        let now = self.common.clock.now();
-        let mut changing = Changing::new(Vec::new(), Origin::Command, now);
-        let Some(cluster) = &mut self.cluster else { return Ok(changing) };
-        let after = asked.items().map_err(|error| Fault::refused(error.to_string()))?;
-        if let Some(name) = regrouped(&cluster.items, &after) {
-            return Err(Fault::refused(format!("{name}: {REGROUPED}")));
-        }
-        let changes = differences(&cluster.items, &after, &cluster.shared.items);
-        let changes = changes.map_err(|error| Fault::refused(error.to_string()))?;
-        if changes.is_empty() {
-            return Ok(changing);
-        }
-        let ticket = cluster.driver.ask(Request::Edit(changes));
-        changing.items = items;
-        changing.asking = Some(Asking::new(ticket, Then::Served, now));
-        Ok(changing)
     }
 
     pub(in crate::daemon) fn move_group(&mut self, group: u32, to: &str) -> Result<Changing, Fault> {
@@ -137,8 +98,8 @@ impl Daemon {
         self.ask_group(item, Request::Remove(name), Then::Nothing)
     }
 
-    pub(super) fn ask_group_to_serve(&mut self, item: Item, request: Request) -> Result<Changing, Fault> {
-        self.ask_group(item, request, Then::Served)
+    pub(super) fn ask_group_to_serve(&mut self, item: Item, changes: Vec<Change>) -> Result<Changing, Fault> {
+        self.ask_group(item, Request::Edit(changes), Then::Served(Vec::new()))
     }
 
     fn ask_group(&mut self, item: Item, request: Request, then: Then) -> Result<Changing, Fault> {
@@ -146,8 +107,23 @@ impl Daemon {
         let Some(cluster) = &mut self.cluster else { return Err(Fault::refused(NO_GROUP)) };
         let ticket = cluster.driver.ask(request);
         let mut changing = Changing::new(vec![item], Origin::Command, now);
-        changing.asking = Some(Asking::new(ticket, then, now));
+        changing.asking = Some(Asking::new(Step::Asked(ticket), then, now));
         Ok(changing)
+    }
+
+    /// Asks for changes of the configuration, once the image that was looked at can be had.
+    pub(super) fn ask_to_change(
+        &mut self,
+        changes: Vec<Change>,
+        look: Option<Look>,
+        disks: Vec<Option<(Nqn, u32)>>,
+    ) -> Asking {
+        let step = match (look, &mut self.cluster) {
+            (None, Some(cluster)) => Step::Asked(cluster.driver.ask(Request::Edit(changes))),
+            (Some(look), _) => Step::Looking(look, changes),
+            (None, None) => Step::Answered(0),
+        };
+        Asking::new(step, Then::Served(disks), self.common.clock.now())
     }
 
     /// The group as this gateway sees it.
@@ -159,105 +135,163 @@ impl Daemon {
     /// Looks whether the group has done what was asked.
     pub(in crate::daemon) fn advance_asking(&mut self, changing: &mut Changing, now: Duration) {
         let Some(mut asking) = changing.asking.take() else { return };
-        let Some(cluster) = &mut self.cluster else { return };
-        match cluster.answers.remove(&asking.ticket) {
-            Some(Ok(version)) => asking.answer = Some(version),
-            Some(Err(error)) => {
-                changing.refused = Some(Fault::refused(error.to_string()));
-                return;
-            }
-            None => {}
+        if let Err(fault) = self.take_step(&mut asking, changing, now) {
+            changing.refused = Some(fault);
+            return;
         }
-        let is_over = match (&asking.then, asking.answer) {
-            (_, None) => false,
-            (Then::Served, Some(version)) => {
-                cluster.shared.version >= version && cluster.converging.is_none() && cluster.next.is_none()
+        let is_over = self.is_over(&mut asking, now);
+        if !is_over && now < asking.until {
+            changing.asking = Some(asking);
+            return;
+        }
+        match (asking.step, asking.then) {
+            (Step::Looking(Look { name, .. }, _), _) => {
+                let text = format!(
+                    "nothing was changed: {name} cannot be opened yet: the storage cluster does not answer"
+                );
+                changing.refused = Some(Fault::refused(text));
             }
-            (Then::Moved(group, to), Some(_)) if now >= asking.look_at => {
+            (Step::Behind(error, ..), _) => changing.refused = Some(Fault::refused(error.to_string())),
+            (Step::Asked(_), _) => {
+                let text =
+                    "the storage cluster does not answer: it may be done once it does, see `cluster status`";
+                changing.refused = Some(Fault::refused(text));
+            }
+            (Step::Answered(_), Then::Served(disks)) => self.note_outcomes(changing, &disks, is_over),
+            (Step::Answered(_), _) if is_over => {}
+            (Step::Answered(_), _) => {
+                for item in &mut changing.items {
+                    item.outcome = Some(Outcome::Waiting);
+                    item.message = Some("it is not done yet: `cluster status` says why".to_owned());
+                }
+            }
+        }
+    }
+
+    /// What came since the last look. `Err`: nothing was changed.
+    fn take_step(
+        &mut self,
+        asking: &mut Asking,
+        changing: &mut Changing,
+        now: Duration,
+    ) -> Result<(), Fault> {
+        let Some(cluster) = &mut self.cluster else { return Ok(()) };
+        match &mut asking.step {
+            Step::Looking(look, changes) => {
+                let told = match look.told.try_recv() {
+                    Err(TryRecvError::Empty) => return Ok(()),
+                    Err(TryRecvError::Disconnected) => Err("the thread that opens it died".to_owned()),
+                    Ok(told) => told,
+                };
+                told.map_err(|text| Fault::refused(format!("nothing was changed: {}: {text}", look.name)))?;
+                let ticket = cluster.driver.ask(Request::Edit(core::mem::take(changes)));
+                (asking.step, asking.until) = (Step::Asked(ticket), now + GROUP_TIMEOUT);
+            }
+            Step::Asked(ticket) => match cluster.answers.remove(ticket) {
+                None => {}
+                Some(Ok(version)) => asking.step = Step::Answered(version),
+                Some(Err(RequestError::Changed { key, version }))
+                    if asking.edit.is_some() && asking.edits < EDITS_MAX =>
+                {
+                    let error = RequestError::Changed { key: key.clone(), version };
+                    asking.step = Step::Behind(error, key, version);
+                }
+                Some(Err(error)) => return Err(Fault::refused(error.to_string())),
+            },
+            Step::Behind(_, key, version) => {
+                let read = cluster.shared.items.get(key).map_or(0, |item| item.version);
+                if read >= *version
+                    && (*version > 0 || read == 0)
+                    && let Some(edit) = asking.edit.take()
+                {
+                    let again = self.change_group(&edit)?;
+                    changing.items = again.items;
+                    let edits = asking.edits + 1;
+                    *asking = again.asking.ok_or_else(|| Fault::refused("it is so already"))?;
+                    (asking.edit, asking.edits) = (Some(edit), edits);
+                }
+            }
+            Step::Answered(_) => {}
+        }
+        Ok(())
+    }
+
+    fn is_over(&self, asking: &mut Asking, now: Duration) -> bool {
+        let (Some(cluster), Step::Answered(version)) = (&self.cluster, &asking.step) else { return false };
+        match &asking.then {
+            Then::Served(_) => {
+                cluster.shared.version >= *version && cluster.converging.is_none() && cluster.next.is_none()
+            }
+            Then::Moved(group, to) if now >= asking.look_at => {
                 asking.look_at = now + Duration::from_millis(50);
                 let status = cluster.driver.status();
                 let group = status.as_ref().and_then(|status| status.groups.get(group));
                 group.is_some_and(|it| it.state == "owned" && it.gateway.as_ref() == Some(to))
             }
-            (Then::Moved(..), Some(_)) => false,
-            (Then::Nothing, Some(_)) => true,
-        };
-        if !is_over && now < asking.until {
-            changing.asking = Some(asking);
-            return;
-        }
-        if asking.answer.is_none() {
-            let text =
-                "the storage cluster does not answer: it may be done once it does, see `cluster status`";
-            changing.refused = Some(Fault::refused(text));
-            return;
-        }
-        if matches!(asking.then, Then::Served) {
-            self.note_outcomes(changing, is_over);
-        } else if !is_over {
-            for item in &mut changing.items {
-                item.outcome = Some(Outcome::Waiting);
-                item.message = Some("it is not done yet: `cluster status` says why".to_owned());
-            }
+            Then::Moved(..) => false,
+            Then::Nothing => true,
         }
     }
 
     /// What came of changes that the group has taken.
-    fn note_outcomes(&self, changing: &mut Changing, is_served: bool) {
-        let left_out: Vec<&String> =
-            self.cluster.iter().flat_map(|it| &it.left_out).map(|(_, reason)| reason).collect();
-        let open: BTreeSet<String> = self
-            .exports()
-            .iter()
-            .map(|export| format!("{} namespace {}", export.nqn, export.namespace.nsid))
-            .collect();
-        for item in &mut changing.items {
-            item.outcome = Some(Outcome::Done);
-            let is_of_disk = matches!(item.change.as_str(), "add-namespace" | "replace-namespace");
-            let is_missing = is_of_disk && !open.iter().any(|name| item.name.starts_with(name.as_str()));
-            if !is_served || is_missing {
-                item.outcome = Some(Outcome::Waiting);
-                let reason = "the group has it, and this gateway does not serve it yet: see `status`";
-                item.message = Some(left_out.first().map_or(reason.to_owned(), |reason| (*reason).clone()));
+    pub(super) fn note_outcomes(
+        &self,
+        changing: &mut Changing,
+        disks: &[Option<(Nqn, u32)>],
+        is_served: bool,
+    ) {
+        for (at, item) in changing.items.iter_mut().enumerate() {
+            let disk = disks.get(at).and_then(Option::as_ref);
+            let is_missing = disk.is_some_and(|(nqn, nsid)| !self.is_served(nqn, *nsid));
+            item.outcome = Some(if is_served && !is_missing { Outcome::Done } else { Outcome::Waiting });
+            if item.outcome == Some(Outcome::Waiting) {
+                let reason = disk.and_then(|(nqn, nsid)| self.reason_of(nqn, *nsid));
+                let usual =
+                    || "the group has it, and this gateway does not serve it yet: see `status`".to_owned();
+                item.message = Some(reason.unwrap_or_else(usual));
             }
         }
     }
-}
 
-/// What is said where there is no group.
-const NO_GROUP: &str = "this target is of no group of gateways: its configuration has no [cluster]";
-
-impl Asking {
-    fn new(ticket: Ticket, then: Then, now: Duration) -> Self {
-        Self { ticket, answer: None, then, until: now + GROUP_TIMEOUT, look_at: now }
+    /// Why a namespace of the group is not served here.
+    fn reason_of(&self, nqn: &Nqn, nsid: u32) -> Option<String> {
+        let key = format!("namespace/{nqn}/{nsid}");
+        let mut left_out = self.cluster.iter().flat_map(|cluster| &cluster.left_out);
+        let left_out = left_out.find(|(name, _)| *name == key).map(|(_, reason)| reason.clone());
+        left_out.or_else(|| self.namespaces.fault(&(*nqn, nsid)))
     }
 }
 
-/// What is said where a namespace is to be in another ANA group: what is under way on the connection of the old one is not
-/// fenced by the new one's owner.
-const REGROUPED: &str = "a namespace stays in its ANA group: move the group to another gateway, or remove the namespace and \
-                         add it in the other group";
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{NQN, gateway};
+    use super::*;
+    use nvmf_cluster::configuration::Item as Stored;
+    use serde_json::json;
 
-/// A namespace that has another ANA group afterwards.
-fn regrouped(before: &Items, after: &Items) -> Option<String> {
-    let group = |item: &toml::Table| item.get("ana_group").and_then(toml::Value::as_integer).unwrap_or(1);
-    let namespaces = before.iter().filter(|(key, _)| key.starts_with("namespace/"));
-    let mut both = namespaces.filter_map(|(key, old)| Some((key, old, after.get(key)?)));
-    both.find(|(_, old, new)| group(old) != group(new)).map(|(key, ..)| key.clone())
-}
-
-/// The changes that lead from items to others, each for the version of the item that it was made to.
-fn differences(
-    before: &Items,
-    after: &Items,
-    stored: &BTreeMap<String, nvmf_cluster::configuration::Item>,
-) -> Result<Vec<Change>, serde_json::Error> {
-    let keys: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
-    let changed = keys.into_iter().filter(|key| before.get(*key) != after.get(*key));
-    let change = |key: &String| {
-        let value = after.get(key).map(serde_json::to_value).transpose()?.filter(|it: &Value| !it.is_null());
-        let expect = Some(stored.get(key).map_or(0, |item| item.version));
-        Ok(Change { key: key.clone(), value, expect })
-    };
-    changed.map(change).collect()
+    #[test]
+    fn host_is_added_although_another_gateway_added_one_meanwhile() {
+        let mut daemon = gateway();
+        let now = daemon.common.clock.now();
+        let key = format!("subsystem/{NQN}");
+        let mut changing = Changing::new(Vec::new(), Origin::Command, now);
+        let mut asking = daemon.ask_to_change(Vec::new(), None, Vec::new());
+        asking.may_edit_again(Box::new(|draft| draft.allow_host(NQN, "nqn.2026-11.com.example:second")));
+        let Step::Asked(ticket) = asking.step else { panic!("it was not asked") };
+        changing.asking = Some(asking);
+        daemon.on_group_answer(ticket, Err(RequestError::Changed { key: key.clone(), version: 7 }));
+        daemon.advance_asking(&mut changing, now);
+        daemon.advance_asking(&mut changing, now);
+        let step =
+            |changing: &Changing| changing.asking.as_ref().map(|it| matches!(it.step, Step::Behind(..)));
+        assert_eq!(step(&changing), Some(true), "what the other one added has not been read yet");
+        let value = json!({ "nqn": NQN, "allowed_hosts": ["nqn.2026-11.com.example:first"] });
+        let cluster = daemon.cluster.as_mut().unwrap();
+        cluster.shared.items.insert(key, Stored { version: 7, value });
+        daemon.advance_asking(&mut changing, now);
+        assert!(changing.refused.is_none() && step(&changing) == Some(false), "it was not asked again");
+        assert_eq!(changing.items[0].change, "change-hosts");
+        assert_eq!(changing.asking.map(|it| it.edits), Some(2));
+        daemon.stop(Duration::ZERO);
+    }
 }

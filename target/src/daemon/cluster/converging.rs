@@ -28,6 +28,7 @@ fn tables(items: &BTreeMap<String, Item>) -> (Items, Vec<(String, String)>) {
 /// The configuration of these items, with what of them is left out, each with its reason.
 pub(super) fn configuration(own: &Config, shared: &Shared) -> (Config, Vec<(String, String)>) {
     let (items, mut left_out) = tables(&shared.items);
+    left_out.extend(shared.unreadable.iter().cloned());
     match own.with_items(&items) {
         Ok((mut config, others)) => {
             left_out.extend(others);
@@ -52,6 +53,11 @@ pub(super) fn configuration(own: &Config, shared: &Shared) -> (Config, Vec<(Stri
     }
 }
 
+/// What can be done about an item that is left out.
+pub(super) fn remedy(key: &str) -> String {
+    format!("`ctl cluster remove-item {key}` removes it from the group's configuration")
+}
+
 impl Daemon {
     /// Begins to serve what the group says, unless that is under way.
     pub(super) fn begin_to_converge(&mut self) {
@@ -64,7 +70,7 @@ impl Daemon {
         let (keys, broken) = keys::keys(&shared.items);
         left_out.extend(broken);
         for (key, reason) in left_out.iter().filter(|it| !cluster.left_out.contains(it)) {
-            tracing::error!("{key} of the group's configuration is left out: {reason}");
+            tracing::error!("{key} of the group's configuration is left out: {reason}. {}", remedy(key));
         }
         cluster.converging = Some(op);
         cluster.shared = *shared;
@@ -115,7 +121,9 @@ impl Daemon {
         if cluster.converging != Some(op) {
             return;
         }
-        broken.extend(cluster.left_out.iter().cloned());
+        // Those that cannot be read are known where they are read, and need not be tried again.
+        let unreadable = &cluster.shared.unreadable;
+        broken.extend(cluster.left_out.iter().filter(|it| !unreadable.contains(it)).cloned());
         cluster.converging = None;
         if !core::mem::replace(&mut cluster.is_configured, true) {
             cluster.images_until = Some(self.common.clock.now() + FIRST_IMAGES_TIMEOUT);

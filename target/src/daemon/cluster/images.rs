@@ -6,8 +6,7 @@
 
 use super::super::Daemon;
 use super::super::disks::error_text;
-use super::leaving::{Leaving, close};
-use crate::barrier::Barrier;
+use super::leaving::{Cut, Leaving, close};
 use crate::exports::{Export, Through, shared_image};
 use crate::limits::RETRY_INTERVAL;
 use crate::mailbox::ThreadMessage;
@@ -25,6 +24,9 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 /// Images that are opened at a time for one ANA group.
 const OPENING_MAX: usize = 16;
 
+/// Hosts wait for images that do not open for so long before they get the others of the ANA group.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
+
 /// A namespace by its subsystem and NSID.
 type Key = (Nqn, u32);
 
@@ -34,12 +36,14 @@ pub(super) struct Images {
     pub(super) connection: Arc<Cluster>,
     /// Who waits until they are open.
     pub(super) opens: Option<OpId>,
+    /// Until when: then the others are served, if there are any.
+    opens_until: Duration,
     pub(super) opening: Vec<Opening>,
     /// Why one could not be opened, and when it is tried again.
     pub(super) failed: BTreeMap<Key, (String, Duration)>,
     pub(super) leaving: Option<Leaving>,
-    /// Hosts were told that it is inaccessible while their commands were under way, and since when.
-    pub(super) cut: Option<(Arc<Barrier>, Duration)>,
+    /// Hosts were told that it is inaccessible while their commands were under way.
+    pub(super) cut: Option<Cut>,
 }
 
 /// An image that a thread of its own opens.
@@ -49,11 +53,12 @@ pub(super) struct Opening {
 }
 
 impl Images {
-    pub(super) fn new(group: GroupId, connection: Arc<Cluster>, op: OpId) -> Self {
+    pub(super) fn new(group: GroupId, connection: Arc<Cluster>, op: OpId, now: Duration) -> Self {
         Self {
             group,
             connection,
             opens: Some(op),
+            opens_until: now + OPEN_TIMEOUT,
             opening: Vec::new(),
             failed: BTreeMap::new(),
             leaving: None,
@@ -119,7 +124,9 @@ impl Daemon {
                 self.take_opened(handle, &mut images, opened);
                 self.begin_to_open(&mut images);
             }
-            let opens = images.opens.filter(|_| images.leaving.is_none() && self.all_are_open(&images));
+            let is_over_time = self.common.clock.now() >= images.opens_until;
+            let are_open = images.leaving.is_none() && (is_over_time || self.all_are_open(&images));
+            let opens = images.opens.filter(|_| are_open);
             if opens.is_some() {
                 images.opens = None;
             }
@@ -130,9 +137,29 @@ impl Daemon {
             if let Some(op) = opens {
                 // Those that could not be opened are not seen from now on.
                 self.show_group(group);
-                self.reply(op, Reply::Done);
+                self.reply(op, self.opened(group, handle));
             }
         }
+    }
+
+    /// Whether hosts get anything of a group here that has something: otherwise another gateway may do better.
+    fn opened(&self, group: GroupId, handle: Handle) -> Reply {
+        let of_group = self.config.subsystems.iter().flat_map(|subsystem| {
+            let namespaces = subsystem.namespaces.iter().filter(|it| it.ana_group == group.0);
+            namespaces.map(|namespace| (subsystem.nqn, namespace.nsid))
+        });
+        let mut of_group = of_group.peekable();
+        let Some(&(nqn, nsid)) = of_group.peek() else { return Reply::Done };
+        let is_open = |key: &Key| {
+            self.exports().iter().any(|export| export.is(&key.0, key.1) && is_through(export, handle))
+        };
+        if of_group.any(|key| is_open(&key)) {
+            return Reply::Done;
+        }
+        let export = self.exports().iter().find(|export| export.is(&nqn, nsid));
+        let fault = export.map_or_else(|| self.namespaces.fault(&(nqn, nsid)), |it| self.image_fault(it));
+        let fault = fault.unwrap_or_else(|| format!("it did not open within {OPEN_TIMEOUT:?}"));
+        Reply::Failed(format!("none of its images can be opened: namespace {nsid} of {nqn}: {fault}"))
     }
 
     pub(super) fn reply(&self, op: OpId, reply: Reply) {

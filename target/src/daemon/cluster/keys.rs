@@ -1,11 +1,11 @@
-//! The keys of hosts for DH-HMAC-CHAP, which the gateways of a group have in its pool: readable by who may read that.
+//! The keys of hosts, for DH-HMAC-CHAP and for TLS, which the gateways of a group have in its pool: readable by who may
+//! read that.
 
 use super::super::Daemon;
 use super::super::changing::Changing;
-use crate::cluster::Request;
 use crate::control::protocol::Fault;
 use crate::control::request::change::Item as ChangeItem;
-use crate::control::request::subsystem::SetKey;
+use crate::control::request::subsystem::{KeyOf, RemoveKey, SetKey};
 use nvmf_auth::Secret;
 use nvmf_auth::controller::Keys;
 use nvmf_cluster::configuration::{Change, Item};
@@ -13,34 +13,58 @@ use nvmf_subsystem::Nqn;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// What the items of keys begin with: those of hosts, and those of the group towards them.
+/// What the items of keys begin with: those of hosts, those of the group towards them, those for TLS.
 const OF_HOST: &str = "key/dhchap/";
 const OF_CONTROLLER: &str = "key/dhchap-controller/";
+const OF_TLS: &str = "key/tls/";
 
-/// The keys of hosts by their names.
-pub(super) type HostKeys = BTreeMap<Nqn, Keys>;
+/// The keys that the group has, by the names of their hosts. `None` is one that is broken: its host is refused.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct SharedKeys {
+    secrets: BTreeMap<Nqn, Keys>,
+    tls: BTreeMap<Nqn, Option<nvmf_tls::Key>>,
+}
 
 /// Whether an item is a key.
 pub(super) fn is_key(item: &str) -> bool {
-    item.starts_with(OF_HOST) || item.starts_with(OF_CONTROLLER)
+    [OF_HOST, OF_CONTROLLER, OF_TLS].iter().any(|prefix| item.starts_with(prefix))
+}
+
+/// The item of a key of a host.
+fn name(kind: KeyOf, host: &Nqn) -> String {
+    let prefix = match kind {
+        KeyOf::Host => OF_HOST,
+        KeyOf::Controller => OF_CONTROLLER,
+        KeyOf::Tls => OF_TLS,
+    };
+    format!("{prefix}{host}")
 }
 
 /// The keys among the items. What is none is named, but not shown; its host cannot authenticate.
-pub(super) fn keys(items: &BTreeMap<String, Item>) -> (HostKeys, Vec<(String, String)>) {
-    let (mut keys, mut broken) = (HostKeys::new(), Vec::new());
+pub(super) fn keys(items: &BTreeMap<String, Item>) -> (SharedKeys, Vec<(String, String)>) {
+    let (mut keys, mut broken) = (SharedKeys::default(), Vec::new());
     for (name, item) in items {
-        let of_host = name.strip_prefix(OF_HOST);
-        let Some(host) = of_host.or_else(|| name.strip_prefix(OF_CONTROLLER)) else { continue };
-        let Ok(nqn) = host.parse::<Nqn>() else {
+        let prefix = [OF_HOST, OF_CONTROLLER, OF_TLS].into_iter().find(|prefix| name.starts_with(prefix));
+        let Some(prefix) = prefix else { continue };
+        let Ok(nqn) = name[prefix.len()..].parse::<Nqn>() else {
             broken.push((name.clone(), "it is of no NQN".to_owned()));
             continue;
         };
-        let secret = item.value.as_str().map(Secret::parse).and_then(Result::ok);
+        let text = item.value.as_str();
+        if prefix == OF_TLS {
+            let key = text.map(nvmf_tls::Key::parse).and_then(Result::ok);
+            if key.is_none() {
+                broken.push((name.clone(), "it is no key of TLS".to_owned()));
+            }
+            keys.tls.insert(nqn, key);
+            continue;
+        }
+        let secret = text.map(Secret::parse).and_then(Result::ok);
         if secret.is_none() {
             broken.push((name.clone(), "it is no secret of DH-HMAC-CHAP".to_owned()));
         }
-        let of = keys.entry(nqn).or_insert(Keys { host: None, controller: None });
-        *(if of_host.is_some() { &mut of.host } else { &mut of.controller }) = secret;
+        let of = keys.secrets.entry(nqn).or_insert(Keys { host: None, controller: None });
+        *(if prefix == OF_HOST { &mut of.host } else { &mut of.controller }) = secret;
     }
     (keys, broken)
 }
@@ -48,41 +72,80 @@ pub(super) fn keys(items: &BTreeMap<String, Item>) -> (HostKeys, Vec<(String, St
 impl Daemon {
     /// The hosts that must authenticate because the group has a key of theirs.
     pub(in crate::daemon) fn hosts_with_shared_keys(&self) -> Vec<Nqn> {
-        self.cluster.iter().flat_map(|cluster| cluster.keys.keys().copied()).collect()
+        self.cluster.iter().flat_map(|cluster| cluster.keys.secrets.keys().copied()).collect()
     }
 
-    /// Takes over the keys that the group has.
-    pub(super) fn take_shared_keys(&mut self, keys: HostKeys) {
+    /// Takes over the keys that the group has. A host that has lost its key for TLS loses the associations that it made
+    /// with it.
+    pub(super) fn take_shared_keys(&mut self, keys: SharedKeys) {
         let Some(cluster) = &mut self.cluster else { return };
-        if cluster.keys != keys {
-            cluster.keys.clone_from(&keys);
-            self.set_secrets((keys, Vec::new()));
+        let old = core::mem::replace(&mut cluster.keys, keys.clone());
+        if old.tls != keys.tls {
+            let mut of_tls = nvmf_tls::Keys::default();
+            keys.tls.iter().for_each(|(host, key)| of_tls.insert(*host, key.clone()));
+            self.common.tls.set_keys(of_tls);
+            let is_lost = |host: &Nqn| old.tls.contains_key(host) && !keys.tls.contains_key(host);
+            self.registry().close(|association| association.is_secure() && is_lost(association.host_nqn()));
+            self.publish();
+        }
+        if old.secrets != keys.secrets {
+            self.set_secrets((keys.secrets, Vec::new()));
         }
     }
 
-    /// Gives the group the key of a host.
+    /// Gives the group a key of a host.
     pub(in crate::daemon) fn set_shared_key(&mut self, set: &SetKey) -> Result<Changing, Fault> {
-        let SetKey { host, controller, key } = set;
-        let refused = |text: String| Err(Fault::refused(text));
-        if let Err(cause) = Secret::parse(key.text()) {
-            return refused(format!("this is no secret of DH-HMAC-CHAP: {cause}"));
-        }
-        let nqn: Nqn = match host.parse() {
-            Ok(nqn) => nqn,
-            Err(error) => return refused(format!("the host {host} is no NQN: {error}")),
+        let (nqn, kind) = (host(&set.host)?, set.kind());
+        let unfit = match kind {
+            KeyOf::Tls => nvmf_tls::Key::parse(set.key.text()).err().map(|cause| cause.to_string()),
+            KeyOf::Host | KeyOf::Controller => Secret::parse(set.key.text())
+                .err()
+                .map(|cause| format!("this is no secret of DH-HMAC-CHAP: {cause}")),
         };
-        let has_own = self.hosts_with_shared_keys().contains(&nqn);
-        if *controller && !has_own {
-            return refused(format!("{nqn} has no key of its own: set that first, without --controller"));
+        if let Some(text) = unfit {
+            return Err(Fault::refused(text));
         }
-        let prefix = if *controller { OF_CONTROLLER } else { OF_HOST };
-        let value = Some(Value::String(key.text().to_string()));
-        let change = Change { key: format!("{prefix}{nqn}"), value, expect: None };
-        let note = "the gateways of the group have it in its pool. Connections that are there stay until they \
-                    authenticate again";
+        if kind == KeyOf::Controller && !self.hosts_with_shared_keys().contains(&nqn) {
+            let text = format!("{nqn} has no key of its own: set that first, without --controller");
+            return Err(Fault::refused(text));
+        }
+        let value = Some(Value::String(set.key.text().to_string()));
+        let change = Change { key: name(kind, &nqn), value, expect: None };
+        let note = "the gateways of the group have it in its pool, where whoever reads the pool can read it. Connections \
+                    that are there stay until they authenticate again";
         let item = ChangeItem { note: Some(note.to_owned()), ..ChangeItem::done("set-key", nqn.to_string()) };
-        self.ask_group_to_serve(item, Request::Edit(vec![change]))
+        if let Some(text) = self.cluster.as_ref().and_then(|cluster| cluster.overwrites(&change)) {
+            return Err(Fault::refused(text));
+        }
+        self.ask_group_to_serve(item, vec![change])
     }
+
+    /// Takes a key of a host from the group.
+    pub(in crate::daemon) fn remove_shared_key(&mut self, remove: &RemoveKey) -> Result<Changing, Fault> {
+        let (nqn, kind) = (host(&remove.host)?, remove.kind());
+        let Some(cluster) = &self.cluster else {
+            let text = "the keys of this target are in the files that [[host]] names: remove them from the configuration, and \
+                        `systemctl reload nvmf-target`";
+            return Err(Fault::refused(text));
+        };
+        let mut gone = vec![name(kind, &nqn)];
+        if kind == KeyOf::Host {
+            // Nobody asks for it where no host authenticates.
+            gone.push(name(KeyOf::Controller, &nqn));
+        }
+        let is_unreadable = |key: &String| cluster.shared.unreadable.iter().any(|(name, _)| name == key);
+        gone.retain(|key| cluster.shared.items.contains_key(key) || is_unreadable(key));
+        if gone.is_empty() {
+            return Err(Fault::refused(format!("the group has no such key of {nqn}")));
+        }
+        let changes = gone.into_iter().map(|key| Change { key, value: None, expect: None }).collect();
+        let item = ChangeItem::done("remove-key", nqn.to_string());
+        self.ask_group_to_serve(item, changes)
+    }
+}
+
+fn host(text: &str) -> Result<Nqn, Fault> {
+    text.parse().map_err(|error| Fault::refused(format!("the host {text} is no NQN: {error}")))
 }
 
 #[cfg(test)]
@@ -90,19 +153,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_read_and_a_broken_one_is_named_without_its_text() {
+    fn keys_are_read_and_broken_ones_are_named_without_their_text() {
         let item = |text: &str| Item { version: 1, value: Value::String(text.to_owned()) };
         let secret = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
+        let key = nvmf_tls::Key::generate(32, None).unwrap();
         let items = [
             ("key/dhchap/nqn.2026-11.a:h", item(secret)),
             ("key/dhchap-controller/nqn.2026-11.a:h", item("DHHC-1:00:private:")),
+            ("key/tls/nqn.2026-11.a:h", item(&key.to_interchange())),
+            ("key/tls/nqn.2026-11.a:other", item("NVMeTLSkey-1:00:private:")),
             ("subsystem/nqn.2026-11.a:s", item("")),
         ];
+        assert!(!is_key(items[4].0));
         let items = items.map(|(name, item)| (name.to_owned(), item)).into();
         let (keys, broken) = keys(&items);
-        let of = &keys[&"nqn.2026-11.a:h".parse::<Nqn>().unwrap()];
+        let (host, other) = ["nqn.2026-11.a:h", "nqn.2026-11.a:other"].map(|nqn| nqn.parse().unwrap()).into();
+        let of = &keys.secrets[&host];
         assert!(of.host.is_some() && of.controller.is_none());
-        assert_eq!(broken.len(), 1);
-        assert!(!format!("{broken:?}").contains("private"));
+        assert_eq!((&keys.tls[&host], &keys.tls[&other]), (&Some(key), &None));
+        assert_eq!(broken.len(), 2);
+        assert!(!format!("{broken:?}{keys:?}").contains("private"));
     }
 }

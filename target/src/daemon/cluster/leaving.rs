@@ -7,10 +7,12 @@ use crate::barrier::{Barrier, Scope};
 use crate::cluster::ToDriver;
 use crate::exports::Through;
 use crate::limits::CUT_TIMEOUT;
+use crate::message::WorkerMessage;
+use core::time::Duration;
 use nvmf_backend::{Disk, Health};
 use nvmf_cluster::{GroupId, Handle, OpId, Reply};
 use nvmf_rados::Cluster;
-use nvmf_subsystem::Nqn;
+use nvmf_subsystem::AssociationKey;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -30,6 +32,29 @@ pub(super) struct Leaving {
     shuts_down: Option<(OpId, Option<Arc<Cluster>>)>,
 }
 
+/// Hosts were told that an ANA group is inaccessible while their commands were under way.
+pub(super) struct Cut {
+    /// Reached when the disks have none of them any more.
+    barrier: Arc<Barrier>,
+    since: Duration,
+    /// Who has some at a disk, as the workers say it.
+    holders: Option<Receiver<AssociationKey>>,
+    keys: BTreeSet<AssociationKey>,
+}
+
+impl Cut {
+    /// Takes in what the workers have said; gives whether all have.
+    fn hear(&mut self) -> bool {
+        let Some(holders) = &self.holders else { return false };
+        loop {
+            match holders.try_recv() {
+                Ok(key) => drop(self.keys.insert(key)),
+                Err(error) => return error == TryRecvError::Disconnected,
+            }
+        }
+    }
+}
+
 impl Daemon {
     /// Hosts are told that an ANA group is inaccessible here, or no longer. While this gateway is cut off from the storage
     /// cluster, what they have under way does not end.
@@ -42,31 +67,39 @@ impl Daemon {
             let barrier = is_inaccessible.then(|| self.common.mailboxes.barrier(Scope::devices(devices)));
             let images = self.cluster.as_mut().and_then(|cluster| cluster.handles.get_mut(&handle));
             if let Some(images) = images {
-                images.cut = barrier.map(|barrier| (barrier, now));
+                images.cut =
+                    barrier.map(|barrier| Cut { barrier, since: now, holders: None, keys: BTreeSet::new() });
             }
         }
     }
 
-    /// What hosts have under way for too long while nothing is accessible here: they are let go, so that they issue it again
-    /// through another gateway. That one fences this connection first, so it is of no use any more.
+    /// What hosts have at a disk for too long while nothing is accessible here: librbd has the memory of these commands, and may
+    /// carry them out yet, so they cannot be answered. Their hosts are let go, so that they issue them again through another
+    /// gateway. That one fences this connection first, so it is of no use any more. What no disk had yet was answered with a
+    /// path error already.
     pub(super) fn let_hosts_go(&mut self, handle: Handle, images: &mut Images) {
-        let Some((barrier, since)) = &images.cut else { return };
-        if barrier.is_reached() {
+        let Some(cut) = &mut images.cut else { return };
+        if cut.barrier.is_reached() {
             images.cut = None;
             return;
         }
-        if self.common.clock.now() < *since + CUT_TIMEOUT {
+        if cut.holders.is_none() && self.common.clock.now() >= cut.since + CUT_TIMEOUT {
+            let (tell, told) = channel();
+            self.common.mailboxes.post_all(&WorkerMessage::TellHolders(Arc::clone(&cut.barrier), tell));
+            cut.holders = Some(told);
+        }
+        if !cut.hear() {
             return;
         }
+        let keys = core::mem::take(&mut cut.keys);
         images.cut = None;
-        let group = images.group.0;
         tracing::error!(
-            "ANA group {group}: the storage cluster does not answer, and hosts have commands under way: their connections \
-             close, so that they use another gateway"
+            "ANA group {}: the storage cluster does not answer, and {} host connection(s) have commands at it: they \
+             close, so that their hosts use another gateway",
+            images.group.0,
+            keys.len()
         );
-        let of_group = self.exports().iter().filter(|export| export.namespace.ana_group == group);
-        let nqns: BTreeSet<Nqn> = of_group.map(|export| export.nqn).collect();
-        self.registry().close(|association| nqns.contains(association.subsystem_nqn()));
+        self.registry().close(|association| keys.contains(&association.key()));
         self.publish();
         if let Some(cluster) = &self.cluster {
             cluster.driver.tell(ToDriver::Fenced(handle));

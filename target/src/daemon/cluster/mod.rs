@@ -8,17 +8,23 @@
 //! | `leaving` | images on their way out: drained, or given up with their connection |
 //! | `elsewhere` | where the other gateways listen, for discovery |
 //! | `keys` | the keys of hosts |
+//! | `editing` | changes of the group's configuration |
 //! | `asking` | what operators ask of the group |
+//! | `telling` | what operators are told of it |
 //!
 //! Nothing here waits for Ceph.
 
 mod asking;
 mod converging;
+mod editing;
 mod elsewhere;
 mod images;
 mod joining;
 mod keys;
 mod leaving;
+mod telling;
+#[cfg(test)]
+mod tests;
 
 use super::Daemon;
 use crate::cluster::{Driver, Kept, Shared, ToDaemon};
@@ -46,10 +52,12 @@ pub(super) struct Membership {
     shared: Shared,
     items: Items,
     left_out: Vec<(String, String)>,
+    /// Why what is stored of the configuration is not used.
+    refused: Option<String>,
     /// Changes that failed when it was last converged to, as they were logged.
     failed: BTreeSet<String>,
     /// The keys of hosts that it has.
-    keys: keys::HostKeys,
+    keys: keys::SharedKeys,
     /// The convergence under way, and one that came meanwhile.
     converging: Option<OpId>,
     next: Option<(OpId, Box<Shared>)>,
@@ -129,12 +137,13 @@ impl Daemon {
             }
             ToDaemon::OpenImages { op, handle, group, cluster: connection, kept } => {
                 cluster.kept.load(group, kept);
-                cluster.handles.insert(handle, Images::new(group, connection, op));
+                cluster.handles.insert(handle, Images::new(group, connection, op, self.common.clock.now()));
                 self.take_from_others(group, handle);
             }
             ToDaemon::SetAna(group, state) => self.set_group_state(group, state),
             ToDaemon::Drain(op, handle) => self.begin_to_drain(op, handle),
             ToDaemon::Shutdown(op, handle, connection) => self.begin_to_close(op, handle, connection),
+            ToDaemon::Refused(refused) => self.on_refused(refused),
             ToDaemon::UseControllerIds(range) => self.use_controller_ids(range),
             ToDaemon::Answer(ticket, result) => self.on_group_answer(ticket, result),
             ToDaemon::Others(others) => self.on_others(&others),

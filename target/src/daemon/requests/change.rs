@@ -27,18 +27,24 @@ impl Daemon {
     pub(super) fn on_subsystem(&mut self, request: &SubsystemRequest) -> Result<Reply, Fault> {
         match request {
             SubsystemRequest::Add(add) => self.edit(|draft| draft.add_subsystem(subsystem(add))),
-            SubsystemRequest::Remove(SubsystemName { nqn }) => self.edit(|draft| draft.remove_subsystem(nqn)),
+            SubsystemRequest::Remove(SubsystemName { nqn }) => match format!("subsystem/{nqn}") {
+                key if self.is_left_out(&key) => Ok(self.remove_left_out(&key)?.into()),
+                _ => self.edit(|draft| draft.remove_subsystem(nqn)),
+            },
         }
     }
 
     pub(super) fn on_host(&mut self, request: &HostRequest) -> Result<Reply, Fault> {
         match request {
-            HostRequest::Add(HostName { subsystem, host }) => {
-                self.edit(|draft| draft.allow_host(subsystem, host))
+            HostRequest::Add(name) => {
+                let HostName { subsystem, host } = name.clone();
+                self.edit_again(move |draft| draft.allow_host(&subsystem, &host))
             }
-            HostRequest::Remove(HostName { subsystem, host }) => {
-                self.edit(|draft| draft.revoke_host(subsystem, host))
+            HostRequest::Remove(name) => {
+                let HostName { subsystem, host } = name.clone();
+                self.edit_again(move |draft| draft.revoke_host(&subsystem, &host))
             }
+            HostRequest::RemoveKey(remove) => Ok(self.remove_shared_key(remove)?.into()),
             HostRequest::SetKey(set) if self.cluster.is_some() => Ok(self.set_shared_key(set)?.into()),
             HostRequest::SetKey(set) => Ok(self.set_key(set)?.into()),
         }
@@ -51,19 +57,23 @@ impl Daemon {
                 if let Some(group) = self.least_loaded_group().filter(|_| add.ana_group.is_none()) {
                     table.insert("ana_group".into(), i64::from(group).into());
                 }
-                self.edit(|draft| {
-                    let nsid = add.nsid.map_or_else(|| draft.free_nsid(&add.subsystem), Ok)?;
+                let (subsystem, nsid) = (add.subsystem.clone(), add.nsid);
+                let taken = self.nsids_left_out(&subsystem);
+                self.edit_again(move |draft| {
+                    let nsid = nsid.map_or_else(|| draft.free_nsid(&subsystem, &taken), Ok)?;
+                    let mut table = table.clone();
                     table.insert("nsid".into(), i64::from(nsid).into());
-                    draft.add_namespace(&add.subsystem, table)
+                    draft.add_namespace(&subsystem, table)
                 })
             }
             NamespaceRequest::Set(set) => Ok(self.set_read_only(set)?.into()),
             NamespaceRequest::Resize(resize) => {
                 Ok(self.resize(&resize.subsystem, resize.nsid, resize.shrink)?.into())
             }
-            NamespaceRequest::Remove(name) => {
-                self.edit(|draft| draft.remove_namespace(&name.subsystem, name.nsid))
-            }
+            NamespaceRequest::Remove(name) => match format!("namespace/{}/{}", name.subsystem, name.nsid) {
+                key if self.is_left_out(&key) => Ok(self.remove_left_out(&key)?.into()),
+                _ => self.edit(|draft| draft.remove_namespace(&name.subsystem, name.nsid)),
+            },
         }
     }
 
@@ -127,6 +137,11 @@ impl Daemon {
         };
         let states: Vec<String> = own.chain(taken.iter().map(as_others)).collect();
         let note = match states.is_empty() {
+            true if self.cluster.is_some() => {
+                "each ANA group is as `cluster status` has it for this gateway; [cluster] addresses, where it is set, must \
+                 have this one too"
+                    .to_owned()
+            }
             true => "every ANA group is optimized through it".to_owned(),
             false => format!("through it {}; the others are optimized", states.join(", ")),
         };
@@ -229,6 +244,18 @@ impl Daemon {
     /// Changes what is wanted, if it is right then, and makes it so.
     fn edit(&mut self, edit: impl FnOnce(&mut Draft) -> Result<(), DraftError>) -> Result<Reply, Fault> {
         Ok(self.changes(edit)?.into())
+    }
+
+    /// The same, where it may be made again, to what other operators have changed of a group meanwhile.
+    fn edit_again(
+        &mut self,
+        edit: impl Fn(&mut Draft) -> Result<(), DraftError> + 'static,
+    ) -> Result<Reply, Fault> {
+        let mut changing = self.changes(&edit)?;
+        if let Some(asking) = &mut changing.asking {
+            asking.may_edit_again(Box::new(edit));
+        }
+        Ok(changing.into())
     }
 
     fn changes(

@@ -34,6 +34,7 @@ const TROUBLE: &[&str] = &[
 
 impl Daemon {
     pub(in crate::daemon) fn status_answer(&self) -> StatusAnswer {
+        let owners = self.owners();
         StatusAnswer {
             program_version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -44,12 +45,13 @@ impl Daemon {
             nothing_served: self
                 .waits_for_group()
                 .or_else(|| self.config.serves_nothing().map(str::to_owned)),
+            group_trouble: self.group_trouble(),
             listeners: self.listener_statuses(),
             subsystems: self
                 .config
                 .subsystems
                 .iter()
-                .map(|subsystem| self.subsystem_status(subsystem))
+                .map(|subsystem| self.subsystem_status(subsystem, &owners))
                 .collect(),
             leaving: self.leaving_of_no_subsystem(),
             hosts: self.connected_hosts(),
@@ -72,7 +74,7 @@ impl Daemon {
         statuses.collect()
     }
 
-    fn subsystem_status(&self, subsystem: &Subsystem) -> SubsystemStatus {
+    fn subsystem_status(&self, subsystem: &Subsystem, owners: &BTreeMap<u32, String>) -> SubsystemStatus {
         let allowed_hosts = match &subsystem.hosts {
             Hosts::Any => Vec::new(),
             Hosts::Only(hosts) => hosts.iter().map(ToString::to_string).collect(),
@@ -90,7 +92,11 @@ impl Daemon {
                 write_protected: self.is_protected(&subsystem.nqn, namespace.nsid),
                 ..disk_status(export, now_us)
             });
-            namespace_status(namespace, state, fault, disk)
+            NamespaceStatus {
+                served_by: owners.get(&namespace.ana_group).cloned(),
+                of_group: self.cluster.is_some(),
+                ..namespace_status(namespace, state, fault, disk)
+            }
         });
         let leaving = self.namespaces.leaving().filter(|export| export.nqn == subsystem.nqn);
         let leaving = leaving.map(|export| leaving_status(export, now_us));
@@ -155,6 +161,8 @@ fn namespace_status(
         state,
         fault,
         ana_group: namespace.ana_group,
+        served_by: None,
+        of_group: false,
         hosts: match &namespace.hosts {
             Hosts::Any => None,
             Hosts::Only(hosts) => Some(hosts.iter().map(ToString::to_string).collect()),

@@ -1,0 +1,121 @@
+//! Planned moves: what an operator wants, or balance.
+//!
+//! Who wants one writes that into the map. The gateway that is named makes a connection for the group and says there that it
+//! is ready; only then the owner drains. So a gateway that cannot take a group costs hosts nothing.
+
+use super::{Gateway, Purpose};
+use crate::group::{Group, Phase};
+use crate::map::{Entry, Move, State};
+use crate::placement;
+use crate::{Action, GroupId, Object, Via};
+use alloc::string::{String, ToString};
+use core::time::Duration;
+
+/// This gateway could not take a group.
+#[derive(Debug)]
+pub(super) struct Trouble {
+    reason: String,
+    until: Duration,
+}
+
+impl Gateway {
+    /// Whether a group that is served here goes to another gateway.
+    pub(super) fn consider_move(&mut self, now: Duration, id: GroupId) {
+        let Some((wish, _)) = self.groups[&id].wanted.clone() else { return };
+        let can_take = self.peers.get(&wish.to).is_some_and(super::Peer::can_take);
+        if wish.to == self.me().gateway || wish.balance && !can_take {
+            // It is here already, or balance is to be had elsewhere.
+            self.set_wish(id, None);
+        } else if can_take && wish.ready {
+            self.drain(now, id, Some(wish.to));
+        }
+    }
+
+    /// Gets ready for a group that is to move here, or does not need that any more.
+    pub(super) fn prepare(&mut self, now: Duration, id: GroupId) {
+        let (me, group) = (&self.me().gateway, &self.groups[&id]);
+        let wish = group.wanted.as_ref().map(|(wish, _)| wish).filter(|wish| wish.to == *me);
+        let of_other = group.entry().and_then(Entry::holder).is_some_and(|by| by.gateway != *me);
+        match (group.phase, wish.filter(|_| !self.stopping)) {
+            (Phase::Idle, Some(_)) if of_other && now >= group.not_before => {
+                self.connect(now, id, Phase::Preparing);
+            }
+            (Phase::Idle, Some(_)) if of_other => self.wake_at(group.not_before),
+            (Phase::Prepared, Some(wish)) if !wish.ready => {
+                let wish = Move { ready: true, ..wish.clone() };
+                self.set_wish(id, Some(wish));
+            }
+            (Phase::Preparing, Some(_)) => self.wake_at(group.step_until),
+            (Phase::Preparing | Phase::Prepared, None) => {
+                self.lose(now, id, "it is not to move here any more")
+            }
+            _ => {}
+        }
+    }
+
+    /// Wants one group elsewhere if this gateway has more than others: only while all is calm, one at a time, and never
+    /// because a gateway came back.
+    pub(super) fn balance(&mut self, now: Duration) {
+        if self.stopping || self.suspended.is_some() {
+            return;
+        }
+        let settled = self.groups.values().all(|group| {
+            let is_owned = group.entry().is_some_and(|entry| matches!(entry.state, State::Owned { .. }));
+            is_owned && !group.wanted.as_ref().is_some_and(|(wish, _)| wish.balance)
+        });
+        // What an operator has placed elsewhere waits for that.
+        let mine = |(id, group): (&GroupId, &Group)| {
+            (group.phase == Phase::Serving && group.wanted.is_none()).then_some(*id)
+        };
+        let mine = self.groups.iter().filter_map(mine);
+        let Some((id, to)) = placement::for_balance(&self.me().gateway, &self.loads(true), mine) else {
+            return;
+        };
+        if !settled {
+            return;
+        }
+        let calm = (self.disturbed + self.timing.quiet).max(self.changed + self.timing.rebalance);
+        if calm > now {
+            return self.wake_at(calm);
+        }
+        self.set_wish(id, Some(Move { to, ready: false, balance: true }));
+    }
+
+    /// Changes what is wanted of a group, unless somebody else has done that: one change at a time, and only by what was
+    /// read after the one before.
+    fn set_wish(&mut self, id: GroupId, wish: Option<Move>) {
+        let is_under_way = self.operations.values().any(|purpose| matches!(purpose, Purpose::Wish));
+        if is_under_way || self.map.used < self.map.floor {
+            return;
+        }
+        let known = self.groups[&id].wanted.as_ref().map(|(_, bytes)| bytes.clone());
+        let key = Move::key(id);
+        let keys = ([(key.clone(), known)].into(), [(key, wish.map(|wish| wish.encode()))].into());
+        self.compare_and_set(Purpose::Wish, Via::Control, Object::Map, keys);
+    }
+
+    /// What has come of it, the next read shows.
+    pub(super) fn on_wish(&mut self) {
+        self.map.on_written(self.next_op());
+        self.map.hint();
+        self.actions.push_back(Action::Notify { object: Object::Map });
+    }
+
+    /// This gateway could not take a group. The others leave it alone for a while.
+    pub(super) fn note_trouble(&mut self, now: Duration, reason: String) {
+        self.own.trouble = Some(Trouble { reason, until: now + self.timing.unable });
+    }
+
+    /// Why this gateway should take no group while another one can.
+    pub(super) fn trouble(&self, now: Duration) -> Option<String> {
+        if self.configuration.is_missing() && self.membership.is_member() {
+            return self.configuration.refused().map(ToString::to_string);
+        }
+        self.own.trouble.as_ref().filter(|trouble| now < trouble.until).map(|trouble| trouble.reason.clone())
+    }
+
+    /// When that is over.
+    pub(super) fn trouble_ends(&self, now: Duration) -> Option<Duration> {
+        self.own.trouble.as_ref().map(|trouble| trouble.until).filter(|until| *until > now)
+    }
+}

@@ -1,0 +1,242 @@
+//! Changes of the group's configuration: made to what was read last, and asked for. What cannot be had, or would overwrite
+//! what this gateway cannot read, is refused before.
+
+use super::super::changing::Changing;
+use super::super::plan::Change as Planned;
+use super::super::{Daemon, apply::Origin, disks::error_text};
+use super::asking::Look;
+use super::converging::configuration;
+use crate::control::protocol::Fault;
+use crate::control::request::change::Item;
+use crate::exports::shared_image;
+use nvmf_backend::{Disk, DiskSpec};
+use nvmf_cluster::configuration::Change;
+use nvmf_config::{Backing, Config, Draft, DraftError, Items, Namespace};
+use nvmf_subsystem::Nqn;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::channel;
+
+/// An edit that can be made again, to what others have changed meanwhile.
+pub(in crate::daemon) type Edit = Box<dyn Fn(&mut Draft) -> Result<(), DraftError>>;
+
+/// What is said where a namespace is to be in another ANA group: what is under way on the connection of the old one is not
+/// fenced by the new one's owner.
+const REGROUPED: &str = "a namespace stays in its ANA group: move the group to another gateway, or remove the namespace and \
+                         add it in the other group";
+
+impl Daemon {
+    /// The configuration of the group and of this gateway, as it was read last: what an edit is made to.
+    pub(in crate::daemon) fn wanted_of_group(&self) -> Option<Config> {
+        let cluster = self.cluster.as_ref()?;
+        Some(configuration(&self.config, &cluster.shared).0)
+    }
+
+    /// Changes what is wanted: what is this gateway's own at once, what is the group's for all of them.
+    pub(in crate::daemon) fn change_group(
+        &mut self,
+        edit: impl FnOnce(&mut Draft) -> Result<(), DraftError>,
+    ) -> Result<Changing, Fault> {
+        let refused = |text: String| Fault::refused(text);
+        let wanted = self.wanted_of_group().unwrap_or_else(|| self.config.clone());
+        let mut draft = Draft::of(&wanted).map_err(|error| refused(error.to_string()))?;
+        edit(&mut draft).map_err(|error| refused(error.to_string()))?;
+        let asked = draft.check().map_err(|error| refused(error.to_string()))?;
+        if asked.own_part() != wanted.own_part() {
+            let own = Config { subsystems: self.config.subsystems.clone(), ..asked };
+            return Ok(self.apply(&own, Origin::Command, None));
+        }
+        self.ask_for(&asked)
+    }
+
+    /// The ANA group with the fewest namespaces, in a group of gateways.
+    pub(in crate::daemon) fn least_loaded_group(&self) -> Option<u32> {
+        let groups = self.cluster.as_ref()?.shared.ana_groups;
+        let wanted = self.wanted_of_group()?;
+        let namespaces = || wanted.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
+        (1..=groups).min_by_key(|id| namespaces().filter(|it| it.ana_group == *id).count())
+    }
+
+    /// NSIDs of a subsystem that the group has for namespaces which are left out here.
+    pub(in crate::daemon) fn nsids_left_out(&self, nqn: &str) -> BTreeSet<u32> {
+        let prefix = format!("namespace/{nqn}/");
+        let left_out = self.cluster.iter().flat_map(|cluster| &cluster.left_out);
+        left_out.filter_map(|(key, _)| key.strip_prefix(&prefix)?.parse().ok()).collect()
+    }
+
+    /// Removes an item that is left out here, and what is below it.
+    pub(in crate::daemon) fn remove_left_out(&mut self, key: &str) -> Result<Changing, Fault> {
+        let Some(cluster) = &self.cluster else { return Err(Fault::refused(super::asking::NO_GROUP)) };
+        if !cluster.is_left_out(key) {
+            let names: Vec<&str> = cluster.left_out.iter().map(|(key, _)| key.as_str()).collect();
+            let known = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
+            return Err(Fault::refused(format!("{key} is not left out here; {known} is")));
+        }
+        let mut changes = vec![cluster.removal(key.to_owned())];
+        if let Some(nqn) = key.strip_prefix("subsystem/") {
+            changes.extend(cluster.removals_below(nqn, &[]));
+        }
+        self.ask_group_to_serve(Item::done("remove-item", key), changes)
+    }
+
+    /// Whether an item is left out here.
+    pub(in crate::daemon) fn is_left_out(&self, key: &str) -> bool {
+        self.cluster.as_ref().is_some_and(|cluster| cluster.is_left_out(key))
+    }
+
+    /// What a file says of all gateways, with what is this one's own.
+    pub(in crate::daemon) fn shared_part(&self, asked: &Config) -> Result<Config, Fault> {
+        if !asked.listeners.is_empty() || asked.cluster.is_some() {
+            let text = "this is the file of one gateway: `apply` takes what all of them serve ([[subsystem]], \
+                        [discovery]); a gateway reads its own file at `systemctl reload`";
+            return Err(Fault::refused(text));
+        }
+        if !asked.hosts.is_empty() {
+            return Err(Fault::refused(
+                "keys of hosts are given to the group by `host set-key`: leave [[host]] out",
+            ));
+        }
+        if asked.is_empty() {
+            return Err(Fault::refused("the file has no [[subsystem]]: everything stays as it is"));
+        }
+        let items = asked.items().map_err(|error| Fault::refused(error.to_string()))?;
+        let (config, left_out) =
+            self.config.with_items(&items).map_err(|error| Fault::refused(error.to_string()))?;
+        match left_out.first() {
+            Some((key, reason)) => Err(Fault::refused(format!("nothing was changed: {key}: {reason}"))),
+            None => Ok(config),
+        }
+    }
+
+    /// Asks the group to serve this.
+    pub(in crate::daemon) fn ask_for(&mut self, asked: &Config) -> Result<Changing, Fault> {
+        let (planned, items): (Vec<Planned>, Vec<Item>) = self.plan(asked).into_iter().unzip();
+        let now = self.common.clock.now();
+        let mut changing = Changing::new(Vec::new(), Origin::Command, now);
+        let Some(cluster) = &self.cluster else { return Ok(changing) };
+        let after = asked.items().map_err(|error| Fault::refused(error.to_string()))?;
+        if let Some(name) = regrouped(&cluster.items, &after) {
+            return Err(Fault::refused(format!("{name}: {REGROUPED}")));
+        }
+        if let Some(text) = beyond(&planned, cluster.shared.ana_groups) {
+            return Err(Fault::refused(text));
+        }
+        let changes = differences(&cluster.items, &after, &cluster.shared.items);
+        let mut changes = changes.map_err(|error| Fault::refused(error.to_string()))?;
+        if let Some(text) = changes.iter().find_map(|change| cluster.overwrites(change)) {
+            return Err(Fault::refused(text));
+        }
+        for change in &planned {
+            if let Planned::RemoveSubsystem(nqn) = change {
+                let below = cluster.removals_below(&nqn.to_string(), &changes);
+                changes.extend(below);
+            }
+        }
+        if changes.is_empty() {
+            return Ok(changing);
+        }
+        let disks = planned.iter().map(disk_of).collect();
+        let look = match &planned[..] {
+            // A single one that cannot be had leaves nothing behind; of many, those that can be had are served.
+            [Planned::AddNamespace(_, namespace)] => self.look_at(namespace),
+            _ => None,
+        };
+        changing.items = items;
+        changing.asking = Some(self.ask_to_change(changes, look, disks));
+        Ok(changing)
+    }
+
+    /// Opens the image of a namespace, read-only, to know whether it can be had.
+    fn look_at(&self, namespace: &Namespace) -> Option<Look> {
+        let cluster = self.cluster.as_ref()?;
+        let Backing::Rbd(image) = &namespace.backing else { return None };
+        let spec = DiskSpec::Rbd(shared_image(image, cluster.images_at()));
+        let (block_size, waker) = (namespace.block_size, self.common.waker.clone());
+        let (tell, told) = channel();
+        let body = move || {
+            let opened = Disk::open(&spec, block_size, true);
+            // Nobody waits any more where it took too long.
+            let _ = tell.send(opened.as_ref().map(drop).map_err(|error| error_text(error)));
+            waker.wake();
+        };
+        // Without a thread the group is asked at once.
+        std::thread::Builder::new().name("look-at-image".into()).spawn(body).ok()?;
+        Some(Look { name: image.to_string(), told })
+    }
+}
+
+impl super::Membership {
+    fn is_left_out(&self, key: &str) -> bool {
+        self.left_out.iter().any(|(name, _)| name == key)
+    }
+
+    /// Why a change is not asked for: it would overwrite what is left out here, and may be right elsewhere.
+    pub(super) fn overwrites(&self, change: &Change) -> Option<String> {
+        let (key, reason) =
+            self.left_out.iter().find(|(key, _)| change.value.is_some() && *key == change.key)?;
+        Some(format!(
+            "the group has {key} already, and this gateway leaves it out: {reason}. \
+             `ctl cluster remove-item {key}` removes it"
+        ))
+    }
+
+    fn removal(&self, key: String) -> Change {
+        let expect = Some(self.shared.items.get(&key).map_or(0, |item| item.version));
+        Change { key, value: None, expect }
+    }
+
+    /// Removes what is left out of a subsystem's namespaces, where that is not asked for already.
+    fn removals_below(&self, nqn: &str, asked: &[Change]) -> Vec<Change> {
+        let prefix = format!("namespace/{nqn}/");
+        let keys = self.left_out.iter().map(|(key, _)| key).filter(|key| key.starts_with(&prefix));
+        let new = keys.filter(|key| asked.iter().all(|change| change.key != **key));
+        new.cloned().collect::<BTreeSet<_>>().into_iter().map(|key| self.removal(key)).collect()
+    }
+}
+
+/// The namespace whose disk a change opens.
+fn disk_of(change: &Planned) -> Option<(Nqn, u32)> {
+    match change {
+        Planned::AddNamespace(nqn, namespace) | Planned::ReplaceNamespace(nqn, namespace) => {
+            Some((*nqn, namespace.nsid))
+        }
+        _ => None,
+    }
+}
+
+/// Why a change cannot be: there are not so many ANA groups.
+fn beyond(planned: &[Planned], ana_groups: u32) -> Option<String> {
+    let mut added = planned.iter().filter_map(|change| match change {
+        Planned::AddNamespace(nqn, namespace) => Some((nqn, namespace)),
+        _ => None,
+    });
+    let (nqn, namespace) = added.find(|(_, namespace)| namespace.ana_group > ana_groups)?;
+    let (nsid, group) = (namespace.nsid, namespace.ana_group);
+    Some(format!(
+        "namespace {nsid} of {nqn}: ANA group {group}: this group of gateways has 1 to {ana_groups}"
+    ))
+}
+
+/// A namespace that has another ANA group afterwards.
+fn regrouped(before: &Items, after: &Items) -> Option<String> {
+    let group = |item: &toml::Table| item.get("ana_group").and_then(toml::Value::as_integer).unwrap_or(1);
+    let namespaces = before.iter().filter(|(key, _)| key.starts_with("namespace/"));
+    let mut both = namespaces.filter_map(|(key, old)| Some((key, old, after.get(key)?)));
+    both.find(|(_, old, new)| group(old) != group(new)).map(|(key, ..)| key.clone())
+}
+
+/// The changes that lead from items to others, each for the version of the item that it was made to.
+fn differences(
+    before: &Items,
+    after: &Items,
+    stored: &BTreeMap<String, nvmf_cluster::configuration::Item>,
+) -> Result<Vec<Change>, serde_json::Error> {
+    let keys: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let changed = keys.into_iter().filter(|key| before.get(*key) != after.get(*key));
+    let change = |key: &String| {
+        let value = after.get(key).map(serde_json::to_value).transpose()?.filter(|it: &Value| !it.is_null());
+        let expect = Some(stored.get(key).map_or(0, |item| item.version));
+        Ok(Change { key: key.clone(), value, expect })
+    };
+    changed.map(change).collect()
+}

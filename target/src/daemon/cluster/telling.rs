@@ -1,0 +1,97 @@
+//! What operators are told of the group: in `status`, in `cluster status`, in the log.
+
+use super::super::Daemon;
+use super::converging::remedy;
+use crate::control::protocol::Fault;
+use crate::metrics::observed::SeenGroup;
+use nvmf_cluster::{AnaState, Object};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Items that are named in `status`; `cluster status` has them all.
+const NAMED_MAX: usize = 5;
+
+impl Daemon {
+    /// What is stored of the configuration cannot be used, or can be again.
+    pub(super) fn on_refused(&mut self, refused: Option<String>) {
+        let text = refused.as_ref().map(|reason| self.not_used(reason));
+        match text {
+            Some(text) => tracing::error!("{text}"),
+            None => tracing::info!("the group's configuration can be read again"),
+        }
+        if let Some(cluster) = &mut self.cluster {
+            cluster.refused = refused;
+        }
+    }
+
+    fn not_used(&self, reason: &str) -> String {
+        let look = self.config.cluster.as_ref().map(|of| {
+            let namespace =
+                of.namespace.as_ref().map(|name| format!(" --namespace {name}")).unwrap_or_default();
+            let object = Object::Configuration.name(&of.group);
+            format!("rados --pool {}{namespace} getomapval {object} version -", of.pool)
+        });
+        let look = look.unwrap_or_default();
+        format!(
+            "the group's configuration is not used: {reason}. What was read before is served on, and changes are refused. \
+             `{look}` shows what is stored; setomapval with the bytes that it had mends it"
+        )
+    }
+
+    /// What is not well with the group, each in a line.
+    pub(in crate::daemon) fn group_trouble(&self) -> Vec<String> {
+        let Some(cluster) = &self.cluster else { return Vec::new() };
+        let mut lines = Vec::new();
+        if let Some(status) = cluster.driver.status().filter(|status| status.state != "member") {
+            let why = status.why.map(|why| format!(": {why}")).unwrap_or_default();
+            lines.push(format!("this gateway is {}{why}", status.state));
+        }
+        lines.extend(cluster.refused.as_ref().map(|reason| self.not_used(reason)));
+        let left_out = || cluster.left_out.iter();
+        lines.extend(
+            left_out()
+                .take(NAMED_MAX)
+                .map(|(key, reason)| format!("{key} is left out: {reason}. {}", remedy(key))),
+        );
+        if let Some(more) = left_out().count().checked_sub(NAMED_MAX).filter(|more| *more > 0) {
+            lines.push(format!("{more} more are left out: see `cluster status`"));
+        }
+        lines
+    }
+
+    /// The gateways that own ANA groups, by the number of the group.
+    pub(in crate::daemon) fn owners(&self) -> BTreeMap<u32, String> {
+        let status = self.cluster.as_ref().and_then(|cluster| cluster.driver.status());
+        let owned = status.into_iter().flat_map(|status| status.groups);
+        let owned = owned.filter(|(_, group)| group.state == "owned");
+        owned.filter_map(|(id, group)| Some((id.0, group.gateway?.to_string()))).collect()
+    }
+
+    /// The answer to `cluster status`: what the engine knows, with the namespaces of each ANA group and the words for its
+    /// state.
+    pub(in crate::daemon) fn cluster_answer(&self) -> Result<Value, Fault> {
+        let status = self.group_status()?;
+        let mut answer = serde_json::to_value(&status).map_err(|error| Fault::refused(error.to_string()))?;
+        for (id, group) in &status.groups {
+            let place = &mut answer["groups"][id.0.to_string()];
+            let state = AnaState(group.ana);
+            place["ana"] = nvmf_config::AnaGroup { id: id.0, state }.state_word().into();
+            place["namespaces"] = self.namespaces_of(id.0).into();
+        }
+        Ok(answer)
+    }
+
+    /// For those who read metrics.
+    pub(in crate::daemon) fn seen_group(&self) -> Option<SeenGroup> {
+        let cluster = self.cluster.as_ref()?;
+        let (takeovers, fences) = cluster.driver.counted();
+        let status = cluster.driver.status()?;
+        Some(SeenGroup { status, left_out: cluster.left_out.len(), takeovers, fences })
+    }
+
+    /// How many namespaces an ANA group has.
+    pub(in crate::daemon) fn namespaces_of(&self, group: u32) -> usize {
+        let namespaces = self.config.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
+        namespaces.filter(|namespace| namespace.ana_group == group).count()
+    }
+}

@@ -1,0 +1,117 @@
+//! What operators are answered where the group has what this gateway cannot read, and where the cluster is not there.
+
+use super::super::changing::tests::{answered, ask};
+use super::super::changing::{Asker, Changing};
+use super::super::{Daemon, apply::Origin};
+use crate::cluster::Shared;
+use crate::control::Waker;
+use crate::control::request::change::{Item as ChangeItem, Outcome};
+use crate::sockets::Sockets;
+use core::time::Duration;
+use nvmf_cluster::OpId;
+use nvmf_cluster::configuration::Item;
+use nvmf_config::Config;
+use nvmf_subsystem::Nqn;
+use serde_json::json;
+
+const OWN: &str = "[target]\nworkers = 1\nbuffer_memory = \"8MiB\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n\
+    [cluster]\npool = \"nvmf\"\nname = \"gw1\"\nconf = \"/nonexistent/ceph.conf\"\n";
+pub(super) const NQN: &str = "nqn.2026-11.com.example:disks";
+
+/// A gateway whose cluster is not there, and that has read the configuration all the same: a subsystem, a namespace of
+/// a newer version and one that is damaged.
+pub(super) fn gateway() -> Daemon {
+    let config = Config::parse(OWN).unwrap();
+    let mut daemon = Daemon::start(config, None, Waker::default(), Sockets::default()).unwrap();
+    let item = |value| Item { version: 1, value };
+    let items = [
+        (format!("subsystem/{NQN}"), item(json!({ "nqn": NQN, "allowed_hosts": [] }))),
+        (format!("namespace/{NQN}/1"), item(json!({ "nsid": 1, "rbd": { "image": "a" }, "newer": true }))),
+    ];
+    let unreadable = vec![(format!("namespace/{NQN}/2"), "it is damaged".to_owned())];
+    let shared = Shared { version: 1, ana_groups: 16, items: items.into(), unreadable };
+    daemon.cluster.as_mut().unwrap().next = Some((OpId(0), Box::new(shared)));
+    daemon.begin_to_converge();
+    daemon.end_changes();
+    daemon
+}
+
+/// What a request is refused with.
+fn refused(daemon: &mut Daemon, request: &str, fields: &serde_json::Value) -> String {
+    let mut line = json!({ "version": 1, "request": request });
+    let fields = fields.as_object().unwrap().clone();
+    line.as_object_mut().unwrap().extend(fields);
+    let answer = ask(daemon, &line.to_string());
+    let answer = answered(daemon, answer);
+    assert!(!answer.ok, "{line} was done");
+    answer.error.map(|fault| fault.message).unwrap_or_default()
+}
+
+#[test]
+fn namespace_that_cannot_be_read_is_neither_free_nor_overwritten() {
+    let mut daemon = gateway();
+    assert_eq!(daemon.nsids_left_out(NQN), [1, 2].into());
+    for nsid in [1, 2] {
+        let add = json!({ "subsystem": NQN, "nsid": nsid, "rbd": "nvmf/b" });
+        let text = refused(&mut daemon, "namespace add", &add);
+        assert!(text.contains(&format!("cluster remove-item namespace/{NQN}/{nsid}")), "{text}");
+    }
+    // Whoever asks for its removal gets it, as soon as the group can be asked.
+    for (request, fields) in [
+        ("namespace remove", json!({ "subsystem": NQN, "nsid": 1 })),
+        ("cluster remove-item", json!({ "item": format!("namespace/{NQN}/2") })),
+    ] {
+        let text = refused(&mut daemon, request, &fields);
+        assert!(text.contains("not a member"), "{text}");
+    }
+    let text = refused(&mut daemon, "cluster remove-item", &json!({ "item": format!("subsystem/{NQN}") }));
+    assert!(text.contains("is not left out here"), "{text}");
+    daemon.stop(Duration::ZERO);
+}
+
+#[test]
+fn namespace_that_cannot_be_had_is_refused_and_the_group_is_not_asked() {
+    let mut daemon = gateway();
+    let add = json!({ "subsystem": NQN, "rbd": "nvmf/no-such" });
+    let text = refused(&mut daemon, "namespace add", &add);
+    assert!(text.starts_with("nothing was changed: rbd:nvmf/no-such: "), "{text}");
+    let add = json!({ "subsystem": NQN, "rbd": "nvmf/a", "ana_group": 55 });
+    let text = refused(&mut daemon, "namespace add", &add);
+    assert!(text.contains("1 to 16"), "{text}");
+    daemon.stop(Duration::ZERO);
+}
+
+#[test]
+fn status_says_what_is_left_out_and_why_the_configuration_is_not_used() {
+    let mut daemon = gateway();
+    daemon.on_refused(Some("the configuration is damaged".to_owned()));
+    let text = daemon.status_answer().to_string();
+    for part in [
+        "rados --pool nvmf getomapval nvmf.default.configuration version -",
+        &format!("namespace/{NQN}/2 is left out: it is damaged"),
+        "this gateway is joining",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    daemon.stop(Duration::ZERO);
+}
+
+#[test]
+fn namespace_is_not_done_because_another_ones_number_begins_its_own() {
+    let mut daemon = gateway();
+    let text = format!(
+        "[[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n[[subsystem.namespace]]\nnsid = 2\nmemory = \"1MiB\"\n"
+    );
+    let subsystems = Config::parse(&text).unwrap().subsystems;
+    let asked = Config { subsystems, ..daemon.config.clone() };
+    let changing = daemon.apply(&asked, Origin::Command, None);
+    daemon.await_changes(changing, Asker::Reload);
+    daemon.end_changes();
+    let nqn: Nqn = NQN.parse().unwrap();
+    let items = [2, 20].map(|nsid| ChangeItem::done("add-namespace", format!("{NQN} namespace {nsid}")));
+    let mut changing = Changing::new(items.into(), Origin::Command, daemon.common.clock.now());
+    daemon.note_outcomes(&mut changing, &[Some((nqn, 2)), Some((nqn, 20))], true);
+    let outcomes: Vec<_> = changing.items.iter().map(|item| item.outcome).collect();
+    assert_eq!(outcomes, [Some(Outcome::Done), Some(Outcome::Waiting)]);
+    daemon.stop(Duration::ZERO);
+}

@@ -1,0 +1,218 @@
+//! What operators change in a group of gateways, and what hosts and the other gateways see of it.
+
+use super::cluster::Cluster;
+use super::gateway::report;
+use super::group::{Group, NQN};
+use super::groups::{SOON, images};
+use anyhow::{Context, Result, ensure};
+use nvmf_tests::cleanup::Cleanup;
+use nvmf_tests::process::{program, run_for, until_within};
+use serde_json::Value;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+const HOST_ID: &str = "6e766d66-0000-4000-8000-000000000015";
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
+
+fn host() -> String {
+    format!("nqn.2014-08.org.nvmexpress:uuid:{HOST_ID}")
+}
+
+/// Makes a key.
+fn make(command: &str, path: &Path) -> Result<String> {
+    let file = path.to_str().context("a folder's name is not UTF-8")?.to_owned();
+    let output =
+        run_for(Command::new(program("nvmf")?).args([command, "--keyfile", &file]), COMMAND_TIMEOUT)?;
+    ensure!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(file)
+}
+
+/// Whether the host is let in by a gateway with these keys.
+fn is_let_in(group: &Group, number: usize, keys: &[&str]) -> Result<bool> {
+    let (address, port) = (group.address(number).ip().to_string(), group.address(number).port().to_string());
+    let mut call = Command::new(program("nvmf")?);
+    call.args(["id-ctrl", "-t", "tcp", "-a", &address, "--trsvcid", &port, "-n", NQN]);
+    call.args(["-q", &host(), "-I", HOST_ID]).args(keys);
+    Ok(run_for(&mut call, COMMAND_TIMEOUT)?.status.success())
+}
+
+/// Over TLS with this key, and this secret.
+fn with_tls<'a>(key: &'a str, secret: &'a str) -> [&'a str; 5] {
+    ["--tls", "--tls-key-file", key, "-S", secret]
+}
+
+/// Keys of a host are the group's: set at one gateway, asked for by all, shown by none.
+pub(super) fn keys(cluster: &mut Cluster) -> Result<()> {
+    let images = images("keys", 1);
+    let group = Group::with_listeners("tls = \"allowed\"")?.filled(cluster, "keys", 2, 1, &images)?;
+    let folder = tempfile::tempdir()?;
+    let [own, other] = ["own", "other"].map(|name| make("gen-dhchap-key", &folder.path().join(name)));
+    let [tls, wrong] = ["tls", "wrong"].map(|name| make("gen-tls-key", &folder.path().join(name)));
+    let (own, other, tls, wrong) = (own?, other?, tls?, wrong?);
+    let host = host();
+    let at_both = |what: &str, keys: &[&str], wanted: bool| {
+        (0..2).try_for_each(|number| {
+            let says = || is_let_in(&group, number, keys).is_ok_and(|it| it == wanted);
+            until_within(&format!("{what} at gw{number}"), SOON, says)
+        })
+    };
+    at_both("a host without a key is let in", &[], true)?;
+    group.change(1, &["host", "set-key", &host, "--keyfile", &own])?;
+    at_both("a host that has a key must use it", &[], false)?;
+    at_both("the right key is taken", &["-S", &own], true)?;
+    at_both("another key is refused", &["-S", &other], false)?;
+    at_both("TLS without a key here is refused", &with_tls(&tls, &own), false)?;
+    group.change(0, &["host", "set-key", &host, "--tls", "--keyfile", &tls])?;
+    at_both("the right key for TLS is taken", &with_tls(&tls, &own), true)?;
+    at_both("another key for TLS is refused", &with_tls(&wrong, &own), false)?;
+    for number in 0..2 {
+        let shown = [&["status"][..], &["cluster", "status"], &["save"], &["connections", "list"]];
+        let ask = |words: &[&str]| -> Result<String> { Ok(group.ask(number, words)?.to_string()) };
+        let mut texts = shown.into_iter().map(ask).collect::<Result<Vec<_>>>()?;
+        texts.push(group.log(number));
+        for key in [&own, &tls] {
+            let text = std::fs::read_to_string(key)?;
+            let secret = text.trim().rsplit(':').nth(1).context("a key has three parts")?;
+            ensure!(!texts.iter().any(|text| text.contains(&secret[..16])), "gw{number} shows a key");
+        }
+    }
+    group.change(0, &["host", "remove-key", &host, "--tls"])?;
+    at_both("TLS is refused when its key is gone", &with_tls(&tls, &own), false)?;
+    group.change(1, &["host", "remove-key", &host])?;
+    at_both("a host whose key is gone is let in without", &[], true)?;
+    group.stop()
+}
+
+/// Somebody who stays connected to the discovery service of a gateway.
+struct Watcher {
+    logs: Receiver<String>,
+    last: String,
+    _cleanup: Cleanup,
+}
+
+impl Watcher {
+    fn start(group: &Group, number: usize) -> Result<Self> {
+        let folder = program("nvmf")?.with_file_name("examples");
+        let mut watch = Command::new(folder.join("watch"));
+        watch.arg(group.address(number).to_string()).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = watch.spawn().context("cannot start the example `watch`")?;
+        let cleanup = Cleanup::new("kill -KILL \"$1\"", &[&child.id().to_string()])?;
+        let (tell, logs) = channel();
+        let lines = BufReader::new(child.stdout.take().context("no output")?).lines();
+        std::thread::spawn(move || {
+            lines.map_while(Result::ok).for_each(|line| drop(tell.send(line)));
+            child.wait()
+        });
+        Ok(Self { logs, last: String::new(), _cleanup: cleanup })
+    }
+
+    /// Waits until a log says that. Gives how long it took.
+    fn until(&mut self, what: &str, is_it: impl Fn(&str) -> bool) -> Result<Duration> {
+        let begun = Instant::now();
+        while !is_it(&self.last) {
+            let left = SOON.saturating_sub(begun.elapsed());
+            self.last =
+                self.logs.recv_timeout(left).with_context(|| format!("{what}: the log is {}", self.last))?;
+        }
+        Ok(begun.elapsed())
+    }
+}
+
+/// Who stays connected to one gateway's discovery is told of the others by events.
+pub(super) fn discovery(cluster: &mut Cluster) -> Result<()> {
+    let images = images("told", 1);
+    let mut group = Group::start(cluster, "told", 2, 1, &images)?;
+    let mut watcher = Watcher::start(&group, 0)?;
+    let at = |group: &Group, number: usize| format!("{NQN}@{}", group.address(number));
+    let second = at(&group, 1);
+    watcher.until("the other gateway is there", |log| log.contains(&second))?;
+    group.add(cluster, "told", "gw2", 1)?;
+    let third = at(&group, 2);
+    let told = watcher.until("a gateway has joined", |log| log.contains(&third))?;
+    println!("  told of a gateway that joined within {told:.1?}");
+    let more = "nqn.2026-11.com.example:more";
+    group.change(1, &["subsystem", "add", more, "--allow-any-host"])?;
+    let told = watcher.until("a subsystem was added at another gateway", |log| log.contains(more))?;
+    println!("  told of a subsystem that was added at another gateway within {told:.1?}");
+    group.gateways[2].take().context("it runs")?.stop()?;
+    let told = watcher.until("a gateway was stopped", |log| !log.contains(&third))?;
+    println!("  told of a gateway that was stopped within {told:.1?}");
+    group.revive(2)?;
+    watcher.until("it is back", |log| log.contains(&third))?;
+    group.kill(2)?;
+    let told = watcher.until("a gateway has died", |log| !log.contains(&third))?;
+    println!("  told of a gateway that died within {told:.1?}");
+    group.stop()
+}
+
+/// The first object in a status that is of this namespace and has this field.
+fn field(group: &Group, number: usize, nsid: u64, name: &str) -> Option<Value> {
+    fn find(value: &Value, nsid: u64, name: &str) -> Option<Value> {
+        match value {
+            Value::Object(it) if it.get("nsid").is_some_and(|it| *it == nsid) => {
+                it.get(name).or_else(|| it.get("disk")?.get(name)).cloned()
+            }
+            Value::Object(it) => it.values().find_map(|value| find(value, nsid, name)),
+            Value::Array(it) => it.iter().find_map(|value| find(value, nsid, name)),
+            _ => None,
+        }
+    }
+    find(&group.ask(number, &["status"]).ok()?["result"], nsid, name)
+}
+
+/// A namespace that is made read-only, grows, and is encrypted, as all gateways and hosts see it.
+pub(super) fn namespaces(cluster: &mut Cluster) -> Result<()> {
+    let images = images("changed", 1);
+    let group = Group::start(cluster, "changed", 2, 1, &images)?;
+    let at_both = |what: &str, name: &str, wanted: Value| {
+        (0..2).try_for_each(|number| {
+            let is_so = || field(&group, number, 1, name).is_some_and(|it| it == wanted);
+            until_within(&format!("{what} at gw{number}"), SOON, is_so)
+        })
+    };
+    let write = |nsid, more: &[&str]| {
+        let options = [&["--rw=write", "--bs=4k"][..], more].concat();
+        report(&mut group.job(nsid, &options)?)
+    };
+    write(1, &["--size=1m"])?;
+    // Changed at the gateway that does not own it, in force at the one that does.
+    group.change(1, &["namespace", "set", NQN, "1", "--read-only", "true"])?;
+    at_both("it is read-only", "read_only", Value::Bool(true))?;
+    ensure!(write(1, &["--size=64k"]).is_err(), "what is read-only was written");
+    group.change(0, &["cluster", "move", "1", "gw1"])?;
+    ensure!(write(1, &["--size=64k"]).is_err(), "what is read-only was written through its next owner");
+    group.change(0, &["namespace", "set", NQN, "1", "--read-only", "false"])?;
+    at_both("it is not read-only", "read_only", Value::Bool(false))?;
+    write(1, &["--size=64k"])?;
+    cluster.rbd(&format!("resize --no-progress --size 48M {}", images[0]))?;
+    let begun = Instant::now();
+    at_both("it has grown", "bytes", Value::from(48_u64 << 20))?;
+    println!("  shown larger by both gateways within {:.1?}", begun.elapsed());
+    write(1, &["--offset=32m", "--size=16m"])?;
+    group.change(1, &["cluster", "move", "1", "gw0"])?;
+    write(1, &["--offset=32m", "--size=1m"])?;
+    encrypted(cluster, &group)?;
+    group.stop()
+}
+
+/// The passphrase is in a file of each gateway. One that lacks it says so, and shows no ciphertext.
+fn encrypted(cluster: &Cluster, group: &Group) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("passphrase");
+    std::fs::write(&file, "a passphrase")?;
+    let path = file.to_str().context("a folder's name is not UTF-8")?;
+    cluster.rbd("create --size 64M changed-secret")?;
+    cluster.rbd(&format!("encryption format changed-secret luks1 {path}"))?;
+    let rbd = "--rbd=rbd/changed-secret";
+    let words = ["namespace", "add", NQN, "--nsid=9", rbd, "--encryption=luks1", "--passphrase-file", path];
+    group.change(1, &words)?;
+    let options = ["--rw=randwrite", "--bs=4k", "--size=1m", "--verify=crc32c"];
+    report(&mut group.job(9, &options)?)?;
+    group.change(0, &["cluster", "move", "1", "gw1"])?;
+    report(&mut group.job(9, &options)?)?;
+    println!("  an encrypted image is served by both gateways");
+    Ok(())
+}
