@@ -3,11 +3,12 @@
 use std::path::Path;
 
 /// Where the target's messages are written.
-const SOURCES: [&str; 10] = [
+const SOURCES: [&str; 11] = [
     "target/src",
     "subsystem/src",
     "auth/src",
     "backend/src",
+    "cluster/src",
     "config/src",
     "rdma",
     "stream/src",
