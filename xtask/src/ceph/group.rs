@@ -86,9 +86,13 @@ impl Group {
             this.change(0, &["namespace", "add", NQN, &format!("--rbd=rbd/{image}")])?;
         }
         let version = this.status(0)?["configuration"]["version"].clone();
-        until_within("all gateways serve the same", SERVES_TIMEOUT, || {
+        until_within("all gateways serve the same and know of each other", SERVES_TIMEOUT, || {
             let is_served = |number| {
-                this.status(number).is_ok_and(|status| status["configuration"]["applied"] == version)
+                this.status(number).is_ok_and(|status| {
+                    let others = status["others"].as_object().into_iter().flat_map(|others| others.values());
+                    let held = others.filter(|other| other["lease"] == "held").count();
+                    status["configuration"]["applied"] == version && held + 1 == gateways
+                })
             };
             (0..gateways).all(is_served)
         })?;
