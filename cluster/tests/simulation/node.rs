@@ -72,6 +72,8 @@ pub(crate) struct Running {
     pub(crate) clients: BTreeMap<Handle, Client>,
     pub(crate) shown: BTreeMap<GroupId, AnaState>,
     pub(crate) open: BTreeMap<GroupId, Handle>,
+    /// Groups whose images could not be opened.
+    pub(crate) unopened: BTreeMap<GroupId, Handle>,
     pub(crate) applied: BTreeMap<String, Item>,
     pub(crate) range: Option<RangeInclusive<u16>>,
     /// Requests of operators: which item each changes.
@@ -162,6 +164,7 @@ impl Node {
             clients: BTreeMap::new(),
             shown: BTreeMap::new(),
             open: BTreeMap::new(),
+            unopened: BTreeMap::new(),
             applied: BTreeMap::new(),
             range: None,
             requests: BTreeMap::new(),

@@ -115,7 +115,8 @@ impl World {
             Action::SetAna { group, state } => {
                 running.shown.insert(group, state);
             }
-            Action::OpenImages { op, .. } if unable == Some(Unable::Open) => {
+            Action::OpenImages { op, handle, group } if unable == Some(Unable::Open) => {
+                running.unopened.insert(group, handle);
                 let reply = Reply::Failed("none of its images can be opened".into());
                 self.send_to(node, life, 5 * MS, 0, Input::Reply(op, reply, None));
             }
@@ -234,7 +235,15 @@ impl World {
         let life = self.nodes[node].life;
         let group = command.block.0;
         let clock = self.nodes[node].clock(self.now);
+        let is_able = self.nodes[node].unable.is_none_or(|(_, until)| until <= self.now);
         let Some(running) = self.nodes[node].running.as_mut() else { return };
+        // What could not be opened is tried again and again.
+        if let Some(handle) = running.unopened.get(&group).filter(|_| is_able).copied()
+            && running.clients.contains_key(&handle)
+        {
+            running.unopened.remove(&group);
+            running.open.insert(group, handle);
+        }
         let optimized = running.shown.get(&group) == Some(&AnaState::OPTIMIZED);
         let Some(handle) = running.open.get(&group).copied().filter(|_| optimized) else {
             return self.answer(node, command, None);
