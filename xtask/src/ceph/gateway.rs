@@ -151,8 +151,13 @@ impl Drop for Running {
 /// Runs a job to its end.
 pub(super) fn report(job: &mut Command) -> Result<Value> {
     let output = run_for(job, JOB_MAX)?;
-    ensure!(output.status.success(), "nvmf-bench: {}", String::from_utf8_lossy(&output.stderr));
-    parse(&output.stdout)
+    let said = String::from_utf8_lossy(&output.stderr);
+    // A job that fails says why on stderr, or in its report.
+    match parse(&output.stdout) {
+        Ok(report) if output.status.success() => Ok(report),
+        Err(error) if said.trim().is_empty() => Err(error),
+        _ => anyhow::bail!("nvmf-bench: {said}"),
+    }
 }
 
 pub(super) fn parse(json: &[u8]) -> Result<Value> {

@@ -2,7 +2,7 @@
 
 use super::cluster::Cluster;
 use super::gateway::report;
-use super::group::Group;
+use super::group::{Group, NQN};
 use super::groups::{SOON, images};
 use super::island::Island;
 use anyhow::{Context, Result, ensure};
@@ -157,5 +157,54 @@ pub(super) fn osds_dead(cluster: &mut Cluster) -> Result<()> {
     // Its owner may fence its own connection, once, to let hosts go.
     ensure!(fences <= 2, "the ANA group went round");
     report(&mut group.job(1, &["--rw=randread", "--bs=4k", "--size=1m"])?)?;
+    group.stop()
+}
+
+/// The cluster is full: hosts are told that there is no space, they read on, and no gateway lets go of anything.
+pub(super) fn full(cluster: &mut Cluster) -> Result<()> {
+    const GATEWAYS: usize = 2;
+    let images = images("full", 1);
+    let group = Group::start(cluster, "full", GATEWAYS, 1, &images)?;
+    cluster.rbd("create --size 8G full-large")?;
+    group.change(0, &["namespace", "add", NQN, "--nsid=2", "--rbd=rbd/full-large"])?;
+    let mut object = 0;
+    // Each in an object of its own: what is overwritten in place needs no space.
+    let mut write = || -> Result<()> {
+        object += 1;
+        let at = format!("--offset={}m", 4 * object);
+        report(&mut group.job(2, &["--rw=write", "--bs=4k", "--size=4k", &at])?).map(drop)
+    };
+    until_within("hosts have the large image", SOON, || write().is_ok())?;
+    let ratio = |ratio: &str| {
+        // An OSD takes the largest of them.
+        ["set-nearfull-ratio", "set-backfillfull-ratio", "set-full-ratio"]
+            .iter()
+            .try_for_each(|set| cluster.ceph(&format!("osd {set} {ratio}")).map(drop))
+    };
+    ratio("0.0001")?;
+    let mut told = String::new();
+    until_within("a host is told that there is no space", Duration::from_secs(60), || {
+        write().is_err_and(|error| {
+            told = format!("{error:#}");
+            true
+        })
+    })?;
+    println!("  a host was told: {}", told.lines().next().unwrap_or_default());
+    ensure!(
+        told.contains("28") || told.contains("Capacity Exceeded") || told.contains("space"),
+        "that is no lack of space"
+    );
+    // Longer than a lease lasts.
+    let until = Instant::now() + Duration::from_secs(10);
+    while Instant::now() < until {
+        for number in 0..GATEWAYS {
+            let state = group.status(number)?["state"].clone();
+            ensure!(state == "member", "gateway {number} is {state} in a full cluster");
+        }
+        report(&mut group.job(1, &["--rw=randread", "--bs=4k", "--size=1m"])?)?;
+    }
+    ensure!(fences(&group, GATEWAYS) == 0, "a gateway was fenced in a full cluster");
+    ratio("0.95")?;
+    until_within("there is space again", Duration::from_secs(60), || write().is_ok())?;
     group.stop()
 }

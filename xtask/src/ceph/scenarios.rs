@@ -34,6 +34,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario { name: "group-two-takers", short: false, run: group_losses::two_takers },
     Scenario { name: "group-late-taker", short: false, run: group_losses::late_taker },
     Scenario { name: "group-osds-dead", short: false, run: group_losses::osds_dead },
+    Scenario { name: "group-full", short: false, run: group_losses::full },
     Scenario { name: "group-keys", short: false, run: group_changes::keys },
     Scenario { name: "group-discovery", short: false, run: group_changes::discovery },
     Scenario { name: "group-namespaces", short: false, run: group_changes::namespaces },
