@@ -99,7 +99,7 @@ pub(crate) fn check(text: &str, file: &file::File) -> Result<Config> {
     )?;
     checker.at_most("hosts", file.host.iter().map(Spanned::span), HOSTS_MAX)?;
     let metrics = file.metrics.as_ref().map(|metrics| checker.metrics(metrics)).transpose()?;
-    let cluster = file.cluster.as_ref().map(|cluster| checker.cluster(cluster)).transpose()?;
+    let cluster = file.cluster.as_ref().map(|cluster| checker.cluster(cluster, &listeners)).transpose()?;
     let config = Config { target, discovery, listeners, subsystems, hosts, metrics, cluster };
     cluster::check_shared(&config)?;
     Ok(config)

@@ -463,6 +463,18 @@ ana_groups = 8
 "#;
 
 #[test]
+fn gateway_whose_listeners_are_wildcards_needs_addresses() {
+    let text = |more: &str| {
+        format!(
+            "[[listener]]\naddress = \"0.0.0.0\"\ntransport = \"tcp\"\n[cluster]\npool = \"nvmf\"\n{more}"
+        )
+    };
+    let error = Config::parse(&text("")).unwrap_err().to_string();
+    assert!(error.contains("addresses = ["), "{error}");
+    assert!(Config::parse(&text("addresses = [\"192.0.2.1:4420\"]\n")).is_ok());
+}
+
+#[test]
 fn key_in_the_place_of_its_file_is_not_shown() {
     for line in [
         "dhchap_key_file = \"DHHC-1:00:c2VjcmV0:\"",

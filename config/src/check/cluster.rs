@@ -4,13 +4,23 @@ use super::{ANA_GROUPS_MAX, Checker, Result};
 use crate::ConfigError;
 use crate::cluster::Cluster;
 use crate::file;
-use crate::model::{Backing, Config};
+use crate::model::{Backing, Config, Listener};
 use crate::rbd::Rbd;
 use toml::Spanned;
 
 impl Checker<'_> {
-    pub(super) fn cluster(&self, spanned: &Spanned<file::Cluster>) -> Result<Cluster> {
+    pub(super) fn cluster(
+        &self,
+        spanned: &Spanned<file::Cluster>,
+        listeners: &[Listener],
+    ) -> Result<Cluster> {
         let file = spanned.as_ref();
+        let is_wildcard = |listener: &Listener| listener.address.ip().is_unspecified();
+        if file.addresses.is_none() && !listeners.is_empty() && listeners.iter().all(is_wildcard) {
+            let message = "hosts cannot be told where this gateway is, as its listeners have wildcard addresses only: write \
+                           addresses = [\"192.0.2.1:4420\"], with this machine's, into [cluster]";
+            return self.error(spanned, message);
+        }
         let namespace = file.namespace.as_ref().map(|value| self.rbd_name("namespace", value)).transpose()?;
         let group = self.group_name("group", file.group.as_ref())?;
         Ok(Cluster {
