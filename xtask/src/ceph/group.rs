@@ -1,7 +1,7 @@
 //! Gateways of a group on a cluster, and jobs of `nvmf-bench` over the paths to all of them.
 
 use super::cluster::Cluster;
-use super::gateway::Running;
+use super::gateway::{Running, report};
 use super::island::Island;
 use anyhow::{Context, Result, ensure};
 use nvmf_tests::process::{Target, free_port, program, run_for, until_within};
@@ -206,6 +206,15 @@ impl Group {
             status["groups"][group.to_string()]["here"] == "serving"
         })?;
         Ok(begun.elapsed())
+    }
+
+    /// Waits until hosts can read a namespace that was added: the gateway that was asked has it when it answers, the others a
+    /// moment later.
+    pub(super) fn until_read(&self, nsid: usize) -> Result<()> {
+        until_within(&format!("hosts read namespace {nsid}"), SERVES_TIMEOUT, || {
+            let job = self.job(nsid, &["--rw=read", "--bs=4k", "--size=4k"]);
+            job.and_then(|mut job| report(&mut job)).is_ok()
+        })
     }
 
     /// A job on a namespace over the paths to all gateways, not started.

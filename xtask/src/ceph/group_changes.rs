@@ -210,11 +210,7 @@ fn encrypted(cluster: &Cluster, group: &Group) -> Result<()> {
     let words = ["namespace", "add", NQN, "--nsid=9", rbd, "--encryption=luks1", "--passphrase-file", path];
     group.change(1, &words)?;
     let options = ["--rw=randwrite", "--bs=4k", "--size=1m", "--verify=crc32c"];
-    // The gateway that was asked has it; the owner has it a moment later.
-    until_within("hosts have the encrypted image", SOON, || {
-        let read = group.job(9, &["--rw=read", "--bs=4k", "--size=4k"]);
-        read.and_then(|mut read| report(&mut read)).is_ok()
-    })?;
+    group.until_read(9)?;
     report(&mut group.job(9, &options)?)?;
     group.change(0, &["cluster", "move", "1", "gw1"])?;
     report(&mut group.job(9, &options)?)?;

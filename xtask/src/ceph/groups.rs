@@ -29,10 +29,7 @@ pub(super) fn serves(cluster: &mut Cluster) -> Result<()> {
     ensure!(group.owner(0, 1).as_deref() == Some("gw0") && group.owner(0, 2).as_deref() == Some("gw1"));
     cluster.rbd("create --size 32M serves-3")?;
     group.change(1, &["namespace", "add", NQN, "--nsid=7", "--rbd=rbd/serves-3"])?;
-    until_within("the other gateway serves what was added", SOON, || {
-        let namespaces = |number| Some(group.ask(number, &["status"]).ok()?["result"].to_string());
-        namespaces(0).is_some_and(|text| text.contains("serves-3"))
-    })?;
+    group.until_read(7)?;
     report(&mut group.job(7, &["--rw=randwrite", "--bs=4k", "--size=1m", "--verify=crc32c"])?)?;
     group.change(0, &["namespace", "remove", NQN, "7"])?;
     let refused = group.ask(0, &["ana", "set", "127.0.0.1", "1", "optimized"])?;
