@@ -193,7 +193,8 @@ impl Draft {
         add(list, "namespace", nsid.clone(), namespace, |other| self::nsid(other) == nsid)
     }
 
-    /// The lowest NSID that a subsystem has free, beside those that are not in the configuration and taken all the same.
+    /// The lowest NSID that a subsystem has free, beside those that are not in the configuration and taken all the
+    /// same.
     ///
     /// # Errors
     /// There is no such subsystem.

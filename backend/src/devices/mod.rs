@@ -611,4 +611,4 @@ impl Backend for Devices {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -63,6 +63,15 @@ fn leave(devices: Devices) {
     assert!(devices.close(Duration::ZERO).is_err(), "a device hangs");
 }
 
+/// Checks that a device does all that a backend promises.
+pub(crate) fn conforms(devices: &mut Devices, device: DeviceId) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    nvmf_block::conformance::check(devices, device, &mut |devices| {
+        assert!(Instant::now() < deadline, "an operation did not complete");
+        devices.wait(Some(Duration::from_millis(100)));
+    });
+}
+
 #[test]
 fn a_file_through_the_page_cache_conforms() {
     let folder = tempfile::tempdir().unwrap();
@@ -72,11 +81,7 @@ fn a_file_through_the_page_cache_conforms() {
     assert!(!disk.direct());
     let mut devices = devices(64);
     devices.attach(DEVICE, &disk).unwrap();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    nvmf_block::conformance::check(&mut devices, DEVICE, &mut |devices| {
-        assert!(Instant::now() < deadline, "an operation did not complete");
-        devices.wait(Some(Duration::from_millis(100)));
-    });
+    conforms(&mut devices, DEVICE);
 }
 
 #[test]

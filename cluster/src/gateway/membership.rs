@@ -185,8 +185,8 @@ impl Gateway {
         }
     }
 
-    /// Nobody takes a group of this gateway before its lease was seen expired, which it is not before `until`; unless it
-    /// has lapsed before, and the group's entry was not written since.
+    /// Nobody takes a group of this gateway before its lease was seen expired, which it is not before `until`; unless
+    /// it has lapsed before, and the group's entry was not written since.
     fn trust(&mut self, until: Duration) {
         for group in self.groups.values_mut() {
             let owns =
@@ -343,22 +343,22 @@ impl Gateway {
 
     /// Writes the own record if it says something else than what is so.
     pub(super) fn update_record(&mut self, now: Duration) {
-        let Some((stored, bytes)) = self.own.stored.clone().filter(|_| self.own.writing.is_none()) else {
-            return;
-        };
         if let Some(until) = self.trouble_ends(now) {
             self.wake_at(until);
         }
+        let Some((stored, bytes)) = self.own.stored.as_ref().filter(|_| self.own.writing.is_none()) else {
+            return;
+        };
         let record = self.record(now);
-        if record == stored {
+        if record == *stored {
             return;
         }
         // Whether this gateway takes groups is news for the others at once; how many it has, is not.
-        if now < self.own.write_from && record.takes_as(&stored) {
+        if now < self.own.write_from && record.takes_as(stored) {
             return self.wake_at(self.own.write_from);
         }
         let key = Record::key(&self.me().gateway);
-        let (compare, set) = ((key.clone(), Some(bytes)), (key, Some(record.encode())));
+        let (compare, set) = ((key.clone(), Some(bytes.clone())), (key, Some(record.encode())));
         self.write_record(now, record, ([compare].into(), [set].into()));
     }
 

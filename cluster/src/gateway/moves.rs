@@ -1,7 +1,7 @@
 //! Planned moves: what an operator wants, or balance.
 //!
-//! Who wants one writes that into the map. The gateway that is named makes a connection for the group and says there that it
-//! is ready; only then the owner drains. So a gateway that cannot take a group costs hosts nothing.
+//! Who wants one writes that into the map. The gateway that is named makes a connection for the group and says there
+//! that it is ready; only then the owner drains. So a gateway that cannot take a group costs hosts nothing.
 
 use super::{Gateway, Purpose};
 use crate::group::{Group, Phase};
@@ -81,8 +81,8 @@ impl Gateway {
         self.set_wish(id, Some(Move { to, ready: false, balance: true }));
     }
 
-    /// Changes what is wanted of a group, unless somebody else has done that: one change at a time, and only by what was
-    /// read after the one before.
+    /// Changes what is wanted of a group, unless somebody else has done that: one change at a time, and only by what
+    /// was read after the one before.
     fn set_wish(&mut self, id: GroupId, wish: Option<Move>) {
         let is_under_way = self.operations.values().any(|purpose| matches!(purpose, Purpose::Wish));
         if is_under_way || self.map.used < self.map.floor {

@@ -111,7 +111,8 @@ impl Gateway {
         }
     }
 
-    /// Makes the configuration if there was never one: no ANA group was ever taken; or if nobody is there who serves it.
+    /// Makes the configuration if there was never one: no ANA group was ever taken; or if nobody is there who serves
+    /// it.
     pub(super) fn create_configuration(&mut self) {
         let is_read = self.map.used.0 > 0 && self.registry.used.0 > 0;
         if !self.configuration.is_missing() || !self.membership.has_lease() || !is_read {

@@ -159,20 +159,18 @@ impl Gateway {
             Some(RequestError::NotMember)
         } else if !self.groups.contains_key(&group) {
             Some(RequestError::NoSuchGroup(group))
+        } else if !there {
+            Some(RequestError::NotAvailable(to.clone()))
         } else {
-            let unable = trouble.map(|trouble| RequestError::CannotTake(to.clone(), trouble));
-            if there { unable } else { Some(RequestError::NotAvailable(to.clone())) }
+            trouble.map(|trouble| RequestError::CannotTake(to.clone(), trouble))
         };
         let owner = self.groups.get(&group).and_then(|group| group.entry()?.holder());
         match refused {
             Some(error) => self.answer(id, Err(error)),
             None if owner.is_some_and(|owner| owner.gateway == *to) => self.answer(id, Ok(0)),
             None => {
-                let set = [(
-                    Move::key(group),
-                    Some(Move { to: to.clone(), ready: false, balance: false }.encode()),
-                )]
-                .into();
+                let wish = Move { to: to.clone(), ready: false, balance: false };
+                let set = [(Move::key(group), Some(wish.encode()))].into();
                 let purpose = Purpose::Request(Request::Move(id));
                 self.compare_and_set(purpose, Via::Control, Object::Map, (Vec::new(), set));
             }

@@ -7,8 +7,9 @@
 //! drain, too slow ─► surrender                                          (the next owner fences)
 //! ```
 //!
-//! A gateway that the group is to move to has connected before. A step that fails, or comes too late, ends the attempt: its handle is shut down, and what the entry says then decides.
-//! If it still names this gateway, the gateway takes the group again, with a fence of what it had itself.
+//! A gateway that the group is to move to has connected before. A step that fails, or comes too late, ends the attempt:
+//! its handle is shut down, and what the entry says then decides. If it still names this gateway, the gateway takes the
+//! group again, with a fence of what it had itself.
 
 use super::{Gateway, Purpose};
 use crate::group::{Group, Phase};
@@ -33,9 +34,8 @@ impl Gateway {
 
     /// The entry is this gateway's: with the handle that it has got ready, or another one.
     fn take(&mut self, now: Duration, id: GroupId) {
-        let group = self.group(id);
+        let group = &self.groups[&id];
         if group.handle.is_some() && group.address.is_some() {
-            group.lapsed = false;
             self.fence(now, id);
         } else {
             self.connect(now, id, Phase::Connecting);
@@ -59,7 +59,7 @@ impl Gateway {
         self.last_handle.0 += 1;
         let (op, handle) = (self.begin_step(now, id, phase), self.last_handle);
         let group = self.group(id);
-        (group.handle, group.trusted, group.lapsed) = (Some(handle), Duration::ZERO, false);
+        (group.handle, group.trusted) = (Some(handle), Duration::ZERO);
         self.actions.push_back(Action::Connect { op, handle, group: id });
     }
 
@@ -94,13 +94,11 @@ impl Gateway {
         self.actions.push_back(Action::OpenImages { op, handle, group: id });
     }
 
-    /// The lease had lapsed: others may be about to take the group. Or somebody has removed the entry. One of the two compare-and-sets comes too late.
+    /// The lease had lapsed: others may be about to take the group. Or somebody has removed the entry. One of the two
+    /// compare-and-sets comes too late.
     pub(super) fn affirm(&mut self, now: Duration, id: GroupId) {
         match self.groups[&id].entry().and_then(|entry| entry.affirm(self.me())) {
-            Some(entry) => {
-                self.group(id).lapsed = false;
-                self.store_entry(now, id, Phase::Affirming, entry);
-            }
+            Some(entry) => self.store_entry(now, id, Phase::Affirming, entry),
             None => self.lose(now, id, "somebody else has taken it"),
         }
     }
@@ -241,8 +239,8 @@ impl Gateway {
         self.actions.push_back(Action::Notify { object: Object::Map });
     }
 
-    /// This gateway cannot take the group. It says so to the others, and one of them gets it at once, if there is one. That
-    /// none of its images can be opened says nothing of other groups.
+    /// This gateway cannot take the group. It says so to the others, and one of them gets it at once, if there is one.
+    /// That none of its images can be opened says nothing of other groups.
     pub(super) fn fail(&mut self, now: Duration, id: GroupId, reason: &str) {
         if self.groups[&id].phase == Phase::Opening {
             self.group(id).unable_until = now + self.timing.unable;
@@ -263,8 +261,8 @@ impl Gateway {
         if group.phase == Phase::Idle {
             return;
         }
-        // Each fence stays in the store's map for a day, so a group that is lost again and again is not taken at once. Before
-        // it is owned there is nothing to fence.
+        // Each fence stays in the store's map for a day, so a group that is lost again and again is not taken at once.
+        // Before it is owned there is nothing to fence.
         if group.phase == Phase::Serving && now.saturating_sub(group.seen) > quiet {
             group.failures = 0;
         }
@@ -296,6 +294,9 @@ impl Gateway {
         if phase == Phase::Owning {
             set.push((Move::key(id), None));
         }
+        // Whoever judges by this entry looks at the lease after it. If the lease has lapsed at this moment, `check_lapse` says
+        // so again.
+        group.lapsed = false;
         (group.phase, group.pending, group.step_until) = (phase, Some(entry), now + self.timing.step);
         let op = self.compare_and_set(Purpose::Group(id), Via::Control, Object::Map, (compare, set));
         self.group(id).op = Some(op);

@@ -16,7 +16,10 @@ impl Checker<'_> {
     ) -> Result<Cluster> {
         let file = spanned.as_ref();
         let is_wildcard = |listener: &Listener| listener.address.ip().is_unspecified();
-        if file.addresses.is_none() && !listeners.is_empty() && listeners.iter().all(is_wildcard) {
+        if file.addresses.as_ref().is_none_or(Vec::is_empty)
+            && !listeners.is_empty()
+            && listeners.iter().all(is_wildcard)
+        {
             let message = "hosts cannot be told where this gateway is, as its listeners have wildcard addresses only: write \
                            addresses = [\"192.0.2.1:4420\"], with this machine's, into [cluster]";
             return self.error(spanned, message);

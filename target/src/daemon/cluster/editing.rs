@@ -1,11 +1,11 @@
-//! Changes of the group's configuration: made to what was read last, and asked for. What cannot be had, or would overwrite
-//! what this gateway cannot read, is refused before.
+//! Changes of the group's configuration: made to what was read last, and asked for. What cannot be had, or would
+//! overwrite what this gateway cannot read, is refused before.
 
 use super::super::changing::Changing;
 use super::super::plan::Change as Planned;
 use super::super::{Daemon, apply::Origin, disks::error_text};
 use super::asking::Look;
-use super::converging::configuration;
+use super::converging::{configuration, remedy};
 use crate::control::protocol::Fault;
 use crate::control::request::change::Item;
 use crate::exports::shared_image;
@@ -20,8 +20,8 @@ use std::sync::mpsc::channel;
 /// An edit that can be made again, to what others have changed meanwhile.
 pub(in crate::daemon) type Edit = Box<dyn Fn(&mut Draft) -> Result<(), DraftError>>;
 
-/// What is said where a namespace is to be in another ANA group: what is under way on the connection of the old one is not
-/// fenced by the new one's owner.
+/// What is said where a namespace is to be in another ANA group: what is under way on the connection of the old one is
+/// not fenced by the new one's owner.
 const REGROUPED: &str = "a namespace stays in its ANA group: move the group to another gateway, or remove the namespace and \
                          add it in the other group";
 
@@ -166,7 +166,7 @@ impl Daemon {
 }
 
 impl super::Membership {
-    fn is_left_out(&self, key: &str) -> bool {
+    pub(super) fn is_left_out(&self, key: &str) -> bool {
         self.left_out.iter().any(|(name, _)| name == key)
     }
 
@@ -175,8 +175,8 @@ impl super::Membership {
         let (key, reason) =
             self.left_out.iter().find(|(key, _)| change.value.is_some() && *key == change.key)?;
         Some(format!(
-            "the group has {key} already, and this gateway leaves it out: {reason}. \
-             `ctl cluster remove-item {key}` removes it"
+            "the group has {key} already, and this gateway leaves it out: {reason}. {}",
+            remedy(key)
         ))
     }
 

@@ -133,8 +133,7 @@ impl Daemon {
             // Nobody asks for it where no host authenticates.
             gone.push(name(KeyOf::Controller, &nqn));
         }
-        let is_unreadable = |key: &String| cluster.shared.unreadable.iter().any(|(name, _)| name == key);
-        gone.retain(|key| cluster.shared.items.contains_key(key) || is_unreadable(key));
+        gone.retain(|key| cluster.shared.items.contains_key(key) || cluster.is_left_out(key));
         if gone.is_empty() {
             return Err(Fault::refused(format!("the group has no such key of {nqn}")));
         }
