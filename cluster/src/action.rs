@@ -126,8 +126,8 @@ pub enum Action {
         /// The object.
         object: Object,
     },
-    /// Fence an address (`rados_blocklist_add`), through the group's new client: that of the control plane may have been
-    /// there for so long that the monitors do not know its key any more. Fencing it again does no harm. Reply:
+    /// Fence an address (`rados_blocklist_add`), through the group's new client: that of the control plane may have
+    /// been there for so long that the monitors do not know its key any more. Fencing it again does no harm. Reply:
     /// [`Reply::Done`].
     Blocklist {
         /// For the reply.
@@ -167,9 +167,10 @@ pub enum Action {
         /// The ANA group.
         group: GroupId,
     },
-    /// What this client has of the group by itself, without asking the store, is right until then and no longer: no answer
-    /// that is given to a host later may rest on it. The time is that of [`Gateway`](crate::Gateway)'s own clock, which
-    /// must go on while the machine sleeps. A client that was never named here is not trusted at all. No reply.
+    /// What this client has of the group by itself, without asking the store, is right until then and no longer: no
+    /// answer that is given to a host later may rest on it. The time is that of [`Gateway`](crate::Gateway)'s own
+    /// clock, which must go on while the machine sleeps. A client that was never named here is not trusted at all. No
+    /// reply.
     Trust {
         /// The client.
         handle: Handle,

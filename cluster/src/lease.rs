@@ -58,8 +58,8 @@ impl OwnLease {
         }
     }
 
-    /// Until when this gateway may show its groups, and trust what its clients have of them by themselves. That no write
-    /// of it comes late does not depend on this.
+    /// Until when this gateway may show its groups, and trust what its clients have of them by themselves. That no
+    /// write of it comes late does not depend on this.
     pub(crate) fn holds_until(&self, timing: &Timing) -> Option<Duration> {
         self.renewed.map(|renewed| renewed + timing.self_fence)
     }
@@ -126,9 +126,9 @@ impl PeerLease {
         self.held.as_ref().map(|locker| &locker.cookie)
     }
 
-    /// Since when it counts as dead. Two looks saw its lease expired, far enough apart for a live holder to renew, and the
-    /// store was quick with this gateway in between: a store that stalled must not make everybody fence everybody. A sign of
-    /// life that was seen at `seen` voids all looks before.
+    /// Since when it counts as dead. Two looks saw its lease expired, far enough apart for a live holder to renew, and
+    /// the store was quick with this gateway in between: a store that stalled must not make everybody fence everybody.
+    /// A sign of life that was seen at `seen` voids all looks before.
     pub(crate) fn dead_since(&self, seen: Duration, own: &OwnLease, timing: &Timing) -> Option<Duration> {
         let (first, last) = self.expired.filter(|&(_, last)| last >= seen)?;
         let counts = own.steady_since.is_some_and(|since| since <= first);

@@ -171,8 +171,8 @@ impl Entry {
     }
 }
 
-/// That this gateway is to get the group. It makes a connection for it and says that it is ready; only then the owner drains.
-/// The wish ends when the group has a new owner, whoever that is.
+/// That this gateway is to get the group. It makes a connection for it and says that it is ready; only then the owner
+/// drains. The wish ends when the group has a new owner, whoever that is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Move {
     pub(crate) to: GatewayName,

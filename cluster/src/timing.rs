@@ -2,9 +2,9 @@
 
 use core::time::Duration;
 
-/// Times of a gateway group. That no write comes late is safe whatever they are: the store fences. What a client answers by
-/// itself ([`Action::Trust`](crate::Action::Trust)) is right only while `self_fence` on its clock is shorter than `lease` on
-/// the store's: clocks may run apart by a fifth.
+/// Times of a gateway group. That no write comes late is safe whatever they are: the store fences. What a client
+/// answers by itself ([`Action::Trust`](crate::Action::Trust)) is right only while `self_fence` on its clock is shorter
+/// than `lease` on the store's: clocks may run apart by a fifth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
     /// Between two renewals of the own lease.

@@ -1,5 +1,5 @@
-//! Stays connected to a discovery service over NVMe/TCP, and prints its log whenever that changes: a line for each log, with
-//! its subsystems and where they are reached.
+//! Stays connected to a discovery service over NVMe/TCP, and prints its log whenever that changes: a line for each log,
+//! with its subsystems and where they are reached.
 //!
 //! `cargo run --example watch -- ADDRESS`
 

@@ -305,8 +305,8 @@ impl StateDirectory {
         self.replace(&file(uuid), text.as_deref())
     }
 
-    /// Whether a reservation is to be kept, or no longer. A group keeps it again even if nothing changes: the pool refuses a
-    /// gateway that does not know any more what is so.
+    /// Whether a reservation is to be kept, or no longer. A group keeps it again even if nothing changes: the pool
+    /// refuses a gateway that does not know any more what is so.
     #[must_use]
     pub fn is_to_be_stored(&self, old: &Reservation, new: &Reservation) -> bool {
         self.is_shared || old != new && (old.persists() || new.persists())

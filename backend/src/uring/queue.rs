@@ -127,15 +127,15 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Queue<S, C> {
         }
     }
 
-    /// Lets the kernel have so many threads for syncs and `fallocate`, instead of a few for each processor: those that hang
-    /// leave others for the rest.
+    /// Lets the kernel have so many threads for syncs and `fallocate`, instead of a few for each processor: those that
+    /// hang leave others for the rest.
     pub(super) fn allow_waiting(&self, commands: u32) -> io::Result<()> {
         // 0: the others stay as they are. What is given to a thread at once is one of those, and has no bound.
         self.ring.submitter().register_iowq_max_workers(&mut [commands, 0])
     }
 
-    /// Adds operation `index` on the file in `slot`. `blocking`: the kernel gives it to a thread of its own at once, because
-    /// whoever carries it out may be put to sleep.
+    /// Adds operation `index` on the file in `slot`. `blocking`: the kernel gives it to a thread of its own at once,
+    /// because whoever carries it out may be put to sleep.
     pub(super) fn push(&mut self, index: usize, slot: u32, command: Command, blocking: bool) {
         let flags = if blocking { squeue::Flags::ASYNC } else { squeue::Flags::empty() };
         let entry = self.entry(slot, command).flags(flags).user_data(index as u64);

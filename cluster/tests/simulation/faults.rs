@@ -78,8 +78,8 @@ impl World {
         }
     }
 
-    /// An operator moves a group on that was just taken over. Its owner gives it away before any host has used it, so most OSDs
-    /// have heard nothing from that owner.
+    /// An operator moves a group on that was just taken over. Its owner gives it away before any host has used it, so
+    /// most OSDs have heard nothing from that owner.
     pub(crate) fn move_on(&mut self, node: usize, before: &BTreeMap<String, Vec<u8>>, set: &Keys) {
         if self.calm || !self.plan.moves_on {
             return;

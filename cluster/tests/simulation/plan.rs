@@ -122,8 +122,8 @@ pub(crate) struct Plan {
     pub(crate) faults: Vec<Planned>,
     /// Whether the balance between gateways is awaited at the end.
     pub(crate) balance: bool,
-    /// Whether an operator moves each group on to a third gateway the moment it was taken over. Hosts use their blocks rarely
-    /// then, and more I/O hangs: OSDs hear of a fence late, and late writes find them.
+    /// Whether an operator moves each group on to a third gateway the moment it was taken over. Hosts use their blocks
+    /// rarely then, and more I/O hangs: OSDs hear of a fence late, and late writes find them.
     pub(crate) moves_on: bool,
 }
 

@@ -349,8 +349,8 @@ impl<T: Transport> Queue<T> {
         }
     }
 
-    /// A barrier has come, and an operation waits for its device: if its command is not let in any more, the device is not given
-    /// it. Says when it began, in microseconds; [`Queue::on_taken_back`] is to follow.
+    /// A barrier has come, and an operation waits for its device: if its command is not let in any more, the device is
+    /// not given it. Says when it began, in microseconds; [`Queue::on_taken_back`] is to follow.
     pub fn take_back(&mut self, place: Place, op: &BlockOp) -> Option<u64> {
         let request = self.request(place.slot());
         request.condemned?;

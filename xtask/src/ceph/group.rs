@@ -208,8 +208,8 @@ impl Group {
         Ok(begun.elapsed())
     }
 
-    /// Waits until hosts can read a namespace that was added: the gateway that was asked has it when it answers, the others a
-    /// moment later.
+    /// Waits until hosts can read a namespace that was added: the gateway that was asked has it when it answers, the
+    /// others a moment later.
     pub(super) fn until_read(&self, nsid: usize) -> Result<()> {
         until_within(&format!("hosts read namespace {nsid}"), SERVES_TIMEOUT, || {
             let job = self.job(nsid, &["--rw=read", "--bs=4k", "--size=4k"]);

@@ -1,4 +1,5 @@
-//! What gateways of a group lose, and who takes over: their way to Ceph, their owner while two others want its groups, OSDs.
+//! What gateways of a group lose, and who takes over: their way to Ceph, their owner while two others want its groups,
+//! OSDs.
 
 use super::cluster::Cluster;
 use super::gateway::report;
@@ -9,8 +10,8 @@ use anyhow::{Context, Result, ensure};
 use nvmf_tests::process::{signal, until_within};
 use std::time::{Duration, Instant};
 
-/// What hosts may wait for while the owner is cut from Ceph and not from them: 4 s until it sees that, 5 s until its lease
-/// is out, 2 s of evidence, and the takeover.
+/// What hosts may wait for while the owner is cut from Ceph and not from them: 4 s until it sees that, 5 s until its
+/// lease is out, 2 s of evidence, and the takeover.
 const CUT_MAX: Duration = Duration::from_secs(12);
 
 /// The owner is cut from Ceph, and hosts still reach it.
@@ -83,8 +84,8 @@ pub(super) fn two_takers(cluster: &mut Cluster) -> Result<()> {
     group.stop()
 }
 
-/// Two takers in the middle of their takeovers at the same time: the first one slept after its claim, the second claimed
-/// meanwhile, and both wait for the monitors. The first comes too late.
+/// Two takers in the middle of their takeovers at the same time: the first one slept after its claim, the second
+/// claimed meanwhile, and both wait for the monitors. The first comes too late.
 pub(super) fn late_taker(cluster: &mut Cluster) -> Result<()> {
     let images = images("late", 1);
     let mut group = Group::start(cluster, "late", 3, 1, &images)?;
@@ -124,8 +125,8 @@ fn fences(group: &Group, gateways: usize) -> usize {
     (0..gateways).map(|number| group.log(number).matches("fencing").count()).sum()
 }
 
-/// One OSD dies: nothing is lost. Then another: fewer replicas than `min_size`, so I/O and leases wait. Nobody takes anything
-/// from anybody for that, and all goes on when they are back.
+/// One OSD dies: nothing is lost. Then another: fewer replicas than `min_size`, so I/O and leases wait. Nobody takes
+/// anything from anybody for that, and all goes on when they are back.
 pub(super) fn osds_dead(cluster: &mut Cluster) -> Result<()> {
     const GATEWAYS: usize = 2;
     let images = images("osds", 1);

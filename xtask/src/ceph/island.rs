@@ -1,5 +1,5 @@
-//! A machine of its own for one gateway: a network namespace with two links to this one, one towards Ceph and one towards
-//! hosts, so that either can be cut without the other.
+//! A machine of its own for one gateway: a network namespace with two links to this one, one towards Ceph and one
+//! towards hosts, so that either can be cut without the other.
 
 use anyhow::{Context, Result, ensure};
 use nvmf_tests::cleanup::Cleanup;

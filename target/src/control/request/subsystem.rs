@@ -95,8 +95,8 @@ pub struct SetKey {
     #[arg(long, conflicts_with = "controller")]
     #[serde(default)]
     pub tls: bool,
-    /// The file with the key (`nvmf gen-dhchap-key --keyfile FILE`, `nvmf gen-tls-key --keyfile FILE`), which nobody else may
-    /// read; `-`: standard input.
+    /// The file with the key (`nvmf gen-dhchap-key --keyfile FILE`, `nvmf gen-tls-key --keyfile FILE`), which nobody
+    /// else may read; `-`: standard input.
     #[arg(long = "keyfile", value_name = "FILE", default_value = "-", value_parser = KeyText::read)]
     pub key: KeyText,
 }

@@ -73,10 +73,10 @@ impl Daemon {
         }
     }
 
-    /// What hosts have at a disk for too long while nothing is accessible here: librbd has the memory of these commands, and may
-    /// carry them out yet, so they cannot be answered. Their hosts are let go, so that they issue them again through another
-    /// gateway. That one fences this connection first, so it is of no use any more. What no disk had yet was answered with a
-    /// path error already.
+    /// What hosts have at a disk for too long while nothing is accessible here: librbd has the memory of these
+    /// commands, and may carry them out yet, so they cannot be answered. Their hosts are let go, so that they issue
+    /// them again through another gateway. That one fences this connection first, so it is of no use any more. What no
+    /// disk had yet was answered with a path error already.
     pub(super) fn let_hosts_go(&mut self, handle: Handle, images: &mut Images) {
         let Some(cut) = &mut images.cut else { return };
         if cut.barrier.is_reached() {

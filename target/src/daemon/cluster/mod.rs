@@ -94,8 +94,8 @@ impl Membership {
 }
 
 impl Daemon {
-    /// Whether it may listen now. A host that comes back and finds its namespace gone gives it up, with all that it would
-    /// write, so images that are slow to open are waited for.
+    /// Whether it may listen now. A host that comes back and finds its namespace gone gives it up, with all that it
+    /// would write, so images that are slow to open are waited for.
     pub(super) fn may_listen(&self) -> bool {
         let Some(cluster) = &self.cluster else { return true };
         let waits = cluster.images_until.is_some_and(|until| self.common.clock.now() < until);

@@ -67,8 +67,8 @@ impl Daemon {
         owned.filter_map(|(id, group)| Some((id.0, group.gateway?.to_string()))).collect()
     }
 
-    /// The answer to `cluster status`: what the engine knows, with the namespaces of each ANA group and the words for its
-    /// state.
+    /// The answer to `cluster status`: what the engine knows, with the namespaces of each ANA group and the words for
+    /// its state.
     pub(in crate::daemon) fn cluster_answer(&self) -> Result<Value, Fault> {
         let status = self.group_status()?;
         let mut answer = serde_json::to_value(&status).map_err(|error| Fault::refused(error.to_string()))?;
