@@ -134,3 +134,33 @@ fn detached_worker_is_not_waited_for() {
     assert!(worker.compare_and_write((1, 1), (2, 2)));
     assert!(!worker.compare_and_write((1, 1), (3, 3)));
 }
+
+/// There is always a lock on the range: the next one is asked for before the last is released.
+#[test]
+fn write_has_its_turn_between_compare_and_writes_without_end() {
+    let disk = Disk::open(&DiskSpec::Memory { size: 1 << 20 }, Some(512), false).unwrap();
+    let (mut one, mut two, mut plain) = (Worker::new(&disk, 1), Worker::new(&disk, 2), Worker::new(&disk, 3));
+    let begin = |worker: &mut Worker| {
+        let op = BlockOp::CompareAndWrite { range: PLACE, data: worker.buffer, fua: false };
+        worker.devices.submit(Tag(1), worker.device, op).unwrap();
+    };
+    begin(&mut one);
+    begin(&mut two);
+    let (mut done, mut accepted) = (Vec::with_capacity(1), false);
+    let from = Buffer { len: BLOCK, ..plain.buffer };
+    let op = BlockOp::Write { range: PLACE, from, fua: false };
+    for _ in 0..100 {
+        plain.devices.poll(&mut done);
+        if !done.is_empty() {
+            return;
+        }
+        accepted = accepted || plain.devices.submit(Tag(2), plain.device, op).is_ok();
+        for worker in [&mut one, &mut two] {
+            let mut done = Vec::with_capacity(1);
+            worker.devices.poll(&mut done);
+            // Whether it compared equal is of no interest.
+            done.iter().for_each(|_| begin(worker));
+        }
+    }
+    panic!("the write is starved");
+}

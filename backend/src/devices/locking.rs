@@ -3,7 +3,7 @@
 use super::{Device, Devices, slot};
 use crate::disk::{LockId, Note};
 use crate::uring::Event;
-use nvmf_block::{BlockOp, BlockRange, DeviceId, Tag};
+use nvmf_block::{BlockOp, BlockRange, Completion, DeviceId, Tag};
 
 /// A locked range of a device, which nothing but the lock's owner may begin to change.
 #[derive(Debug)]
@@ -21,7 +21,8 @@ impl LockedRange {
     }
 }
 
-/// A compare-and-write that waits for its lock. Its range and buffer were checked.
+/// An operation that waits for its lock: a compare-and-write, or another change that found its range locked. Its range
+/// and buffer were checked.
 pub(super) struct AwaitsLock {
     lock: LockId,
     tag: Tag,
@@ -29,6 +30,8 @@ pub(super) struct AwaitsLock {
     op: BlockOp,
     start: u64,
     len: usize,
+    /// It locks its range only because others have.
+    is_ordinary: bool,
 }
 
 impl Device {
@@ -43,13 +46,21 @@ impl Device {
 }
 
 impl Devices {
-    /// Asks for the lock of a compare-and-write. It goes on when the lock is granted.
+    /// Whether an operation has to be refused for now. The first change of a device that finds its range locked waits for
+    /// a lock itself, so it has its turn however many compare-and-writes come after it; those behind it are refused.
+    pub(super) fn is_held_up(&self, device: &Device, op: &BlockOp) -> bool {
+        let waits = |other: &AwaitsLock| other.device == device.id && other.is_ordinary;
+        device.keeps_out(op) && self.awaiting_lock.iter().any(waits)
+    }
+
+    /// Asks for the lock of an operation. It goes on when the lock is granted.
     pub(super) fn await_lock(&mut self, tag: Tag, device: DeviceId, op: BlockOp, start: u64, len: usize) {
         let range = op.range().expect("it has one");
         let Some(of) = self.device_mut(device) else { return };
         of.in_flight += 1;
+        let is_ordinary = of.keeps_out(&op);
         let lock = of.disk.locks.ask(of.member, range);
-        self.awaiting_lock.push(AwaitsLock { lock, tag, device, op, start, len });
+        self.awaiting_lock.push(AwaitsLock { lock, tag, device, op, start, len, is_ordinary });
         self.read_mail();
     }
 
@@ -76,9 +87,13 @@ impl Devices {
                     let at = self.awaiting_lock.iter().position(|op| op.lock == lock && op.device == id);
                     if let Some(at) = at {
                         let AwaitsLock { tag, op, start, len, .. } = self.awaiting_lock.remove(at);
-                        // As what begins it counts it.
-                        self.device_mut(id).into_iter().for_each(|device| device.in_flight -= 1);
-                        self.begin(tag, id, op, start, len, Some(lock));
+                        if let Some(result) = self.begin(tag, id, op, start, len, Some(lock)) {
+                            self.ready.push_back(Completion { tag, result });
+                            self.on_over(slot(id), Some(lock));
+                        } else {
+                            // What began it has counted it once more.
+                            self.device_mut(id).into_iter().for_each(|device| device.in_flight -= 1);
+                        }
                     }
                 }
             }

@@ -182,7 +182,7 @@ pub struct Devices {
     bounce_region: RegionId,
     /// Operations that wait for a bounce buffer, first come first.
     awaiting_bounce: VecDeque<usize>,
-    /// Compare-and-writes that wait for their locks.
+    /// Operations that wait for their locks.
     awaiting_lock: Vec<AwaitsLock>,
     /// Locks that are being answered; empty in between.
     quieted: Vec<LockId>,
@@ -444,6 +444,10 @@ impl Devices {
         {
             return Some(Err(BlockError::Unsupported));
         }
+        if device.keeps_out(&op) {
+            self.await_lock(tag, id, op, start, len);
+            return None;
+        }
         self.begin(tag, id, op, start, len, None)
     }
 
@@ -476,7 +480,7 @@ impl Devices {
                         }
                     }
                     Kind::Image(image) => {
-                        let native = lock.is_none() && device.compares_and_writes(&op);
+                        let native = device.compares_and_writes(&op);
                         FileOperation::on_image(op, start, len, native, image.direct)
                     }
                     Kind::Ram(_) | Kind::Null => unreachable!("they are above"),
@@ -535,7 +539,7 @@ impl Backend for Devices {
             return Err(Full);
         }
         if let Some(device) = self.device(device).filter(|device| !device.closing)
-            && (self.attached > 1 && device.in_flight as usize >= room || device.keeps_out(&op))
+            && (self.attached > 1 && device.in_flight as usize >= room || self.is_held_up(device, &op))
         {
             return Err(Full);
         }

@@ -1,7 +1,8 @@
 //! Locks on ranges of a disk, shared by the workers that have it attached.
 //!
-//! Only [`nvmf_block::BlockOp::CompareAndWrite`] locks a range. All other operations that change blocks are kept out of
-//! it, and pay nothing for that while no range is locked: they look at a list of their own worker that is empty then.
+//! [`nvmf_block::BlockOp::CompareAndWrite`] locks its range. All other operations that change blocks are kept out of it,
+//! and pay nothing for that while no range is locked: they look at a list of their own worker that is empty then. One that
+//! finds its range locked asks for a lock itself, so that it gets its turn between compare-and-writes that never end.
 //!
 //! - Whoever asks for a lock tells every member (each worker's attachment of the disk), itself included.
 //! - A member that was told begins nothing more that changes the range, waits until what it has begun is over, and says
