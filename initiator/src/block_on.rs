@@ -1,7 +1,6 @@
 //! Runs a future without a runtime, and drives the connections that it waits for.
 
 use crate::caller::{self, CallerScope, Round};
-use crate::sleep::pause;
 use core::cell::Cell;
 use core::pin::pin;
 use nvmf_spin::Spin;
@@ -80,9 +79,9 @@ impl Waiting {
             let at = now.saturating_duration_since(*start);
             match caller::drive(now) {
                 Round::Worked => spin.on_work(at),
-                Round::Quiet(max) if spin.goes_on(at, max) => pause(spin, at),
+                Round::Quiet(max) if spin.goes_on(at, max) => spin.pause(at),
                 // The thread that has the engine may need this core.
-                Round::Taken(max) if spin.goes_on(at, max) => thread::yield_now(),
+                Round::Taken(max) if spin.goes_on(at, max) => spin.give_way(),
                 Round::Quiet(_) | Round::Taken(_) | Round::Idle => {
                     caller::leave_all();
                     while !woken() {

@@ -6,7 +6,6 @@
 
 use crate::driver::Op;
 use crate::shared_driver::SharedDriver;
-use crate::sleep::pause;
 use crate::slot::{Ended, Reply};
 use crate::{Buffer, Device, Error, Failed};
 use core::fmt;
@@ -292,7 +291,7 @@ impl Queue {
                 return None;
             }
             if spin.goes_on(waited, self.shared_driver().spin()) {
-                pause(&spin, waited);
+                spin.pause(waited);
                 continue;
             }
             self.arm();

@@ -33,7 +33,6 @@
 use crate::Error;
 use crate::engine::{Descriptor, Turn};
 use crate::mailbox::{Mailbox, Message, Request};
-use crate::sleep::pause;
 use crate::slot::Slots;
 use crate::wakes::Wakes;
 use core::time::Duration;
@@ -44,7 +43,6 @@ use nvmf_spin::Spin;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
-use std::thread::yield_now;
 use std::time::Instant;
 
 /// How long the thread leaves the driving to callers before it looks again.
@@ -339,7 +337,7 @@ impl SharedDriver {
                 }
                 Some(false) if spin.goes_on(now, self.spin) => {
                     // Who was told may have to run on this processor, and brings what comes next.
-                    if core::mem::take(&mut has_worked) { yield_now() } else { pause(&spin, now) }
+                    if core::mem::take(&mut has_worked) { spin.give_way() } else { spin.pause(now) }
                 }
                 Some(false) => self.park_on_transport(&mut descriptor),
             }

@@ -5,18 +5,12 @@ use crate::transport::Transport;
 use core::time::Duration;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nvmf_spin::Spin;
 use std::os::fd::BorrowedFd;
 
 /// The longest sleep: a bound on the effect of a missed wake-up.
 pub(crate) const SLEEP_MAX: Duration = Duration::from_secs(5);
 /// Descriptors that can be watched at once, the transport's included.
 const WATCHED_MAX: usize = 4;
-
-/// Between two looks of a thread that spins.
-pub(crate) fn pause(spin: &Spin, now: Duration) {
-    if spin.gives_way(now) { std::thread::yield_now() } else { core::hint::spin_loop() }
-}
 
 /// Has the transport's descriptor become readable at what comes next. For how long to sleep then, at most; `None` when there
 /// is something to poll already.

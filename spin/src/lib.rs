@@ -7,13 +7,14 @@
 //!   now and then: of a sleep it is not known how soon work came, as waking takes time of its own.
 //! - **Another thread wants the processor.** The scheduler gives a thread that sleeps most of the time its processor as
 //!   soon as it wakes; one that spins has used up its share, and waits for the end of the other's. So a thread that was
-//!   taken off its processor while it spun sleeps at once for a while.
+//!   taken off its processor while it spun sleeps at once for a while. So does one that gave its processor to others again
+//!   and again without that bringing work: spinning costs them two switches at each look, and a wake-up costs less.
 //!
 //! It reads no clock: times are since whatever start the caller has, and go forward.
-#![no_std]
 #![forbid(unsafe_code)]
 
 use core::time::Duration;
+use nix::sys::resource::{UsageWho, getrusage};
 
 /// Spins in vain in a row, after which there are no more but for a trial.
 const FAILURES_MAX: u32 = 4;
@@ -31,6 +32,10 @@ const REST: u32 = 10;
 /// what it waits for may be theirs to do.
 const UNBROKEN: Duration = Duration::from_micros(50);
 
+/// How often others take the processor in one wait before the thread sleeps. What it waits for may be theirs to do, and then
+/// it is done after one or two of these.
+const TAKEN_MAX: u32 = 3;
+
 /// What a thread has learned of its waits.
 #[derive(Debug, Clone, Default)]
 pub struct Spin {
@@ -43,6 +48,10 @@ pub struct Spin {
     /// The last look, if the thread has not slept since.
     looked_at: Option<Duration>,
     contended_until: Duration,
+    /// How often others took the processor in this wait, when it was given to them.
+    taken: u32,
+    /// Switches to other threads until now, as the kernel has counted; known from the first look of a wait that gives way.
+    switches: Option<i64>,
 }
 
 impl Spin {
@@ -55,6 +64,8 @@ impl Spin {
             max: Duration::ZERO,
             looked_at: None,
             contended_until: Duration::ZERO,
+            taken: 0,
+            switches: None,
         }
     }
 
@@ -64,6 +75,9 @@ impl Spin {
         self.look(now);
         self.max = max;
         let waited = now.saturating_sub(*self.idle_since.get_or_insert(now));
+        if self.taken > TAKEN_MAX {
+            self.contended_until = self.contended_until.max(now + waited * REST);
+        }
         let spin = match self.failures {
             0..FAILURES_MAX => max,
             failures if failures.is_multiple_of(TRIAL_EVERY) => max / TRIAL_PART,
@@ -74,10 +88,28 @@ impl Spin {
         spins
     }
 
-    /// Whether to give others the processor before the next look, if they want it.
-    #[must_use]
-    pub fn gives_way(&self, now: Duration) -> bool {
+    /// Between two looks, after [`Spin::goes_on`] at `now`: gives others the processor, if they want it and the spin is long
+    /// already.
+    pub fn pause(&mut self, now: Duration) {
+        if self.gives_way(now) { self.give_way() } else { core::hint::spin_loop() }
+    }
+
+    /// The same in any case, where others mostly want the processor.
+    pub fn give_way(&mut self) {
+        let before = self.switches.unwrap_or_else(switches);
+        std::thread::yield_now();
+        let after = switches();
+        self.on_gave_way(after != before);
+        self.switches = Some(after);
+    }
+
+    fn gives_way(&self, now: Duration) -> bool {
         self.idle_since.is_some_and(|since| now.saturating_sub(since) >= UNBROKEN)
+    }
+
+    /// The processor was there for others: whether one took it.
+    fn on_gave_way(&mut self, taken: bool) {
+        self.taken += u32::from(taken);
     }
 
     /// Whether there was nothing to do when it was asked last: for callers to whom the time costs something.
@@ -90,6 +122,7 @@ impl Spin {
     pub fn on_work(&mut self, now: Duration) {
         self.look(now);
         self.looked_at = None;
+        self.begin();
         if let Some(since) = self.idle_since.take() {
             let in_time = now.saturating_sub(since) <= self.max;
             self.failures = if in_time { 0 } else { self.failures.wrapping_add(1) };
@@ -104,6 +137,12 @@ impl Spin {
     /// The wait is over without work: others do what there is to do.
     pub fn on_leave(&mut self) {
         (self.looked_at, self.idle_since) = (None, None);
+        self.begin();
+    }
+
+    /// The next wait is another one.
+    fn begin(&mut self) {
+        (self.taken, self.switches) = (0, None);
     }
 
     fn look(&mut self, now: Duration) {
@@ -114,12 +153,14 @@ impl Spin {
     }
 }
 
+/// How often this thread was taken off its processor though it could have run on, a yield that others made use of included.
+fn switches() -> i64 {
+    getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.involuntary_context_switches())
+}
+
 #[cfg(test)]
 mod tests {
-    extern crate std;
-
     use super::*;
-    use std::vec::Vec;
 
     const MAX: Duration = Duration::from_micros(500);
     const LOOK: Duration = Duration::from_micros(1);
@@ -231,6 +272,33 @@ mod tests {
             waiter.now += Duration::from_millis(30);
             waiter.spins(Duration::from_micros(10), TRIAL_EVERY);
             assert_eq!(waiter.spins(Duration::from_micros(10), 10), 10);
+        }
+    }
+
+    #[test]
+    fn thread_whose_processor_others_take_without_bringing_work_sleeps_at_once_for_a_while() {
+        const SLICE: Duration = Duration::from_micros(10);
+        let mut waiter = Waiter::new();
+        for round in 0..3 {
+            let mut looks = 0;
+            while waiter.spin.goes_on(waiter.now, MAX) {
+                waiter.spin.on_gave_way(true);
+                waiter.now += SLICE;
+                looks += 1;
+            }
+            assert_eq!(looks, TAKEN_MAX + 1, "round {round}");
+            waiter.spin.on_work(waiter.now);
+            assert!(waiter.wait(SLICE).is_zero(), "round {round}");
+            waiter.now += SLICE * (TAKEN_MAX + 1) * REST;
+        }
+        // What it waits for is theirs to do.
+        for _ in 0..100 {
+            for _ in 0..TAKEN_MAX {
+                assert!(waiter.spin.goes_on(waiter.now, MAX));
+                waiter.spin.on_gave_way(true);
+                waiter.now += SLICE;
+            }
+            waiter.spin.on_work(waiter.now);
         }
     }
 

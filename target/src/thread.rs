@@ -93,10 +93,10 @@ pub fn run<T: Transport, D>(
             Poll::Interrupt => false,
         };
         if spins {
-            if waiting.poll != Poll::Busy && (waiting.crowded || spin.gives_way(now)) {
-                std::thread::yield_now()
-            } else {
-                core::hint::spin_loop()
+            match waiting.poll {
+                Poll::Busy => core::hint::spin_loop(),
+                _ if waiting.crowded => spin.give_way(),
+                _ => spin.pause(now),
             }
             continue;
         }

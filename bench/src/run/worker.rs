@@ -368,8 +368,8 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
             }
             Poll::Interrupt => false,
         };
-        if spins && self.options.poll == Poll::Adaptive && self.spin.gives_way(Duration::from_nanos(now)) {
-            std::thread::yield_now();
+        if spins && self.options.poll == Poll::Adaptive {
+            self.spin.pause(Duration::from_nanos(now));
         } else if spins {
             core::hint::spin_loop();
         } else if self.in_flight() == 0 {

@@ -298,7 +298,7 @@ impl Remote {
         if spins {
             // The target may be on this machine, and the clients of a socket are: they get the processor if they need it.
             self.spin.on_yield();
-            std::thread::yield_now();
+            self.spin.give_way();
         }
         !spins
     }

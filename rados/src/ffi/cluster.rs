@@ -2,15 +2,19 @@
 
 use super::library::{Handle, NoLibrary, Rados, rados};
 use super::{Errno, c, check, into, text_of};
+use core::ffi::CStr;
 use core::ptr::{null, null_mut};
 use std::path::Path;
 use std::sync::Arc;
 
-/// An option that a release of Ceph may not have.
+/// An option, and what it is to be.
 pub(crate) struct Setting {
     pub(crate) name: &'static str,
     pub(crate) value: String,
+    /// Releases without the option need none.
     pub(crate) optional: bool,
+    /// It is set only in place of this value, Ceph's own: what the configuration says otherwise stays.
+    pub(crate) in_place_of: Option<&'static str>,
 }
 
 /// A `rados_t`: threads of its own, an address of its own, by which it can be fenced.
@@ -44,6 +48,9 @@ impl Connection {
 
     pub(crate) fn set(&self, setting: &Setting) -> Result<(), Errno> {
         let (name, value) = (c(setting.name)?, c(&setting.value)?);
+        if setting.in_place_of.is_some_and(|usual| self.option(&name).as_deref() != Some(usual)) {
+            return Ok(());
+        }
         // SAFETY: the texts live until the call is over.
         let set =
             check(unsafe { (self.functions.rados_conf_set)(self.handle, name.as_ptr(), value.as_ptr()) });
@@ -51,6 +58,14 @@ impl Connection {
             Err(libc::ENOENT) if setting.optional => Ok(()),
             set => set.map(drop),
         }
+    }
+
+    fn option(&self, name: &CStr) -> Option<String> {
+        let mut value = [0; 64];
+        let (room, len) = (into(&mut value), value.len());
+        // SAFETY: the name lives until the call is over, which writes no more than the buffer's length, which it is given.
+        check(unsafe { (self.functions.rados_conf_get)(self.handle, name.as_ptr(), room, len) }).ok()?;
+        Some(text_of(&value))
     }
 
     /// Blocks for up to `client_mount_timeout`.

@@ -96,6 +96,7 @@ functions! {
         rados_create2(*mut Handle, Text, Text, u64) -> c_int;
         rados_conf_read_file(Handle, Text) -> c_int;
         rados_conf_set(Handle, Text, Text) -> c_int;
+        rados_conf_get(Handle, Text, *mut c_char, usize) -> c_int;
         rados_connect(Handle) -> c_int;
         rados_shutdown(Handle);
         rados_version(*mut c_int, *mut c_int, *mut c_int);

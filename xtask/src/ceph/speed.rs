@@ -8,8 +8,10 @@ use nvmf_tests::process::run_for;
 use std::process::Command;
 use std::time::Duration;
 
-const SECONDS: &str = "--runtime=8s";
+const SECONDS: &str = "--runtime=5s";
 const OPTIONS: [&str; 4] = ["--bs=4k", "--iodepth=32", "--time_based", SECONDS];
+/// Rounds of ours, fio's, fio's, ours. What counts is the one in the middle: a machine that all share is never quite quiet.
+const ROUNDS: usize = 5;
 /// Of rbd's own rate, the least that is right.
 const BOUND: f64 = 0.9;
 
@@ -22,11 +24,20 @@ pub(super) fn run(cluster: &Cluster) -> Result<()> {
     for rw in ["randread", "randwrite"] {
         let ours = || iops(&report(&mut gateway.job(1, &with(rw)))?);
         let theirs = || fio(cluster, rw);
-        let (a, b, c, d) = (ours()?, theirs()?, theirs()?, ours()?);
-        let ratio = (a + d) / (b + c);
-        println!("{rw}: ours {a:.0} and {d:.0}, rbd {b:.0} and {c:.0} a second: {ratio:.2}");
+        let mut ratios = Vec::with_capacity(ROUNDS);
+        for round in 1..=ROUNDS {
+            let (a, b, c, d) = (ours()?, theirs()?, theirs()?, ours()?);
+            let ratio = (a + d) / (b + c);
+            println!(
+                "{rw}, round {round}: ours {a:.0} and {d:.0}, rbd {b:.0} and {c:.0} a second: {ratio:.3}"
+            );
+            ratios.push(ratio);
+        }
+        ratios.sort_by(f64::total_cmp);
+        let ratio = ratios[ROUNDS / 2];
+        println!("{rw}: {ratio:.3} of rbd ({:.3} to {:.3})", ratios[0], ratios[ROUNDS - 1]);
         if ratio < BOUND {
-            missed.push(format!("{rw} {ratio:.2}"));
+            missed.push(format!("{rw} {ratio:.3}"));
         }
     }
     let (threads, bytes) = gateway.size()?;
