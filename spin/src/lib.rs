@@ -33,8 +33,8 @@ const REST: u32 = 10;
 const UNBROKEN: Duration = Duration::from_micros(50);
 
 /// How often others take the processor in one wait before the thread sleeps. What it waits for may be theirs to do, and then
-/// it is done after one or two of these.
-const TAKEN_MAX: u32 = 3;
+/// it is done after one of these; the switches of one more cost as much as a sleep.
+const TAKEN_MAX: u32 = 1;
 
 /// What a thread has learned of its waits.
 #[derive(Debug, Clone, Default)]
@@ -50,6 +50,8 @@ pub struct Spin {
     contended_until: Duration,
     /// How often others took the processor in this wait, when it was given to them.
     taken: u32,
+    /// Whether they took it when it was last given to them. If so, the next wait gives it at once.
+    wanted: bool,
     /// Switches to other threads until now, as the kernel has counted; known from the first look of a wait that gives way.
     switches: Option<i64>,
 }
@@ -65,6 +67,7 @@ impl Spin {
             looked_at: None,
             contended_until: Duration::ZERO,
             taken: 0,
+            wanted: false,
             switches: None,
         }
     }
@@ -104,12 +107,13 @@ impl Spin {
     }
 
     fn gives_way(&self, now: Duration) -> bool {
-        self.idle_since.is_some_and(|since| now.saturating_sub(since) >= UNBROKEN)
+        self.wanted || self.idle_since.is_some_and(|since| now.saturating_sub(since) >= UNBROKEN)
     }
 
     /// The processor was there for others: whether one took it.
     fn on_gave_way(&mut self, taken: bool) {
         self.taken += u32::from(taken);
+        self.wanted = taken;
     }
 
     /// Whether there was nothing to do when it was asked last: for callers to whom the time costs something.
@@ -289,6 +293,7 @@ mod tests {
             assert_eq!(looks, TAKEN_MAX + 1, "round {round}");
             waiter.spin.on_work(waiter.now);
             assert!(waiter.wait(SLICE).is_zero(), "round {round}");
+            assert!(waiter.spin.gives_way(waiter.now), "round {round}");
             waiter.now += SLICE * (TAKEN_MAX + 1) * REST;
         }
         // What it waits for is theirs to do.

@@ -89,7 +89,8 @@ pub fn run<T: Transport, D>(
         }
         let spins = match waiting.poll {
             Poll::Busy => true,
-            Poll::Adaptive => spin.goes_on(now, waiting.spin),
+            // Who waits for another machine's disks alone, sleeps: its processor is better given to the threads that talk to them.
+            Poll::Adaptive => !worker.backend().is_far() && spin.goes_on(now, waiting.spin),
             Poll::Interrupt => false,
         };
         if spins {

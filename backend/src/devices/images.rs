@@ -120,6 +120,13 @@ impl Devices {
         self.images.as_ref().is_none_or(|images| images.completions.may_sleep())
     }
 
+    /// Whether all that is in flight is on images, which take hundreds of microseconds.
+    #[must_use]
+    pub fn is_far(&self) -> bool {
+        let on_images = self.images.as_ref().map_or(0, |images| images.completions.in_flight());
+        on_images > 0 && on_images == self.in_flight()
+    }
+
     /// Waits for images, up to `deadline`, and discards what completes.
     pub(super) fn drain_images(&mut self, deadline: Instant) {
         let Some(images) = &mut self.images else { return };
