@@ -8,8 +8,7 @@ use nvmf_initiator::auth::Secret;
 use nvmf_initiator::auth::host::Secrets;
 use nvmf_initiator::tls::{Key, NVME_KEYRING, read_key_file, read_line};
 use nvmf_initiator::{
-    AuthenticationOptions, HostIdentity, Nqn, Options, PathOptions, PathPolicy, TlsOptions, TransportOptions,
-    Uri,
+    AuthenticationOptions, HostIdentity, Nqn, Options, PathPolicy, TlsOptions, TransportOptions, Uri,
 };
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -130,9 +129,8 @@ impl Settings {
                 )));
             }
             let transport = self.transport(path.transport.clone())?;
-            let address = path.resolve()?;
-            let mut further = PathOptions::new(address, transport);
-            further.source = source;
+            let mut further = path.path()?;
+            (further.transport, further.source) = (transport, source);
             options.paths.push(further);
         }
         options.source = source;

@@ -54,6 +54,7 @@
 //! over the others, writes when the controller that was lost can no longer carry them out.
 #![forbid(unsafe_code)]
 
+mod address;
 pub mod backend;
 mod block_on;
 pub mod blocking;
@@ -87,6 +88,7 @@ pub mod transport;
 mod uri;
 mod wakes;
 
+pub use address::AddressSource;
 pub use backend::RemoteBackend;
 pub use block_on::block_on;
 pub use buffer::{Buffer, SharedBuffer};
@@ -102,9 +104,7 @@ pub use nvmf_block::{BlockError, Geometry};
 pub use nvmf_host::{ControllerInfo, DiscoveryLog, Mismatch, Namespace};
 pub use nvmf_rdma_any::{Preference, VerbsOptions};
 pub use nvmf_tls as tls;
-pub use options::{
-    AddressSource, AuthenticationOptions, Options, PathOptions, SecretsSource, TransportOptions,
-};
+pub use options::{AuthenticationOptions, Options, PathOptions, SecretsSource, TransportOptions};
 pub use state::{Change, Changes};
 pub use statistics::Statistics;
 #[cfg(feature = "tokio")]

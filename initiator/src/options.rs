@@ -1,5 +1,6 @@
 //! Whom to connect to, as whom, and how.
 
+use crate::address::{AddressSource, is_unknown};
 use crate::driver::{DriverConfig, Factory, PATHS_MAX, PathPolicy, Route, StartError};
 use crate::transport::{AnyTransport, Rdma, Tcp, TcpOptions};
 use crate::{Error, HostIdentity};
@@ -91,27 +92,6 @@ impl core::fmt::Debug for SecretsSource {
     }
 }
 
-/// Where a target's address is read again before each reconnect: its name may lead elsewhere by then.
-#[derive(Clone)]
-pub struct AddressSource(Arc<dyn Fn() -> Option<SocketAddr> + Send + Sync>);
-
-impl AddressSource {
-    /// Reads it with this, on the connection's thread: it must not block. `None` keeps the address that is known.
-    pub fn new(read: impl Fn() -> Option<SocketAddr> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(read))
-    }
-
-    pub(crate) fn read(&self) -> Option<SocketAddr> {
-        (self.0)()
-    }
-}
-
-impl core::fmt::Debug for AddressSource {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("AddressSource")
-    }
-}
-
 /// How to authenticate where the controller asks for it.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -148,7 +128,8 @@ impl AuthenticationOptions {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PathOptions {
-    /// Where the controller listens.
+    /// Where the controller listens. The unspecified address (`0.0.0.0`, `::`) beside an `address_source`: that is not known yet, and
+    /// the path is away until it is.
     pub address: SocketAddr,
     /// Where the address is read again before each reconnect; `None`: it stays the same.
     pub address_source: Option<AddressSource>,
@@ -228,6 +209,10 @@ impl Options {
 
     /// Which provider leads to the controller.
     fn selection(&self) -> Result<ProviderSelection, Error> {
+        if is_unknown(self.address, self.address_source.as_ref()) {
+            // The path's transport is made anew when its address is known.
+            return Ok(ProviderSelection::Iwarp { crc: self.crc });
+        }
         let source = self.source.map(|source| source.ip());
         Ok(ProviderSelection::towards(self.address, source, self.provider, self.crc, self.verbs)?)
     }
@@ -306,8 +291,13 @@ impl Options {
 
     /// Opens transports. An RDMA provider is selected anew each time: a device that comes back may be another.
     pub(crate) fn transport_factory(&self) -> impl FnMut() -> Result<AnyTransport, String> + Send + 'static {
-        let options = self.clone();
+        let mut options = self.clone();
         move || {
+            if let Some(source) =
+                options.address_source.as_ref().filter(|it| is_unknown(options.address, Some(it)))
+            {
+                options.address = source.read().unwrap_or(options.address);
+            }
             options.open_transport().map_err(|error| match error {
                 Error::System { reason, .. } => reason,
                 error => error.to_string(),

@@ -1,10 +1,10 @@
 //! Where a disk is, in one line.
 
-use crate::{Error, HostIdentity, Options, TcpOptions, TransportOptions};
+use crate::{AddressSource, Error, HostIdentity, Options, PathOptions, TcpOptions, TransportOptions};
 use core::fmt;
 use core::str::FromStr;
 use nvme_proto::{Nqn, Nsid};
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 
 /// The port of NVMe over Fabrics.
 const PORT: u16 = 4420;
@@ -47,6 +47,29 @@ impl Uri {
         found.next().ok_or_else(|| self.error(&format!("{} has no address", self.host)))
     }
 
+    /// Where the address of its host is looked up again before each reconnect; `None` for one that is no name.
+    #[must_use]
+    pub fn address_source(&self) -> Option<AddressSource> {
+        let is_name = self.host.parse::<IpAddr>().is_err();
+        let uri = self.clone();
+        is_name.then(|| AddressSource::of_name(&self.host, move || uri.resolve().ok()))
+    }
+
+    /// A further path to the same subsystem. A name that has no address now is looked up again before each attempt.
+    ///
+    /// # Errors
+    /// [`Error::Uri`], of what is no name.
+    pub fn path(&self) -> Result<PathOptions, Error> {
+        let source = self.address_source();
+        let address = match self.resolve() {
+            Err(_) if source.is_some() => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), self.port),
+            resolved => resolved?,
+        };
+        let mut path = PathOptions::new(address, self.transport.clone());
+        path.address_source = source;
+        Ok(path)
+    }
+
     /// Options with its address, transport and subsystem, as this host.
     ///
     /// # Errors
@@ -54,7 +77,8 @@ impl Uri {
     pub fn options(&self, host: HostIdentity) -> Result<Options, Error> {
         let nqn = self.nqn.ok_or_else(|| self.error("it names no subsystem (.../NQN)"))?;
         let options = Options::with_host(self.resolve()?, nqn, host);
-        Ok(Options { transport: self.transport.clone(), ..options })
+        let address_source = self.address_source();
+        Ok(Options { transport: self.transport.clone(), address_source, ..options })
     }
 
     fn error(&self, reason: &str) -> Error {
@@ -170,6 +194,15 @@ mod tests {
         let uri: Uri = "nvme+tcp://[::1]/nqn.2026-11.com.example:a%2fb/9".parse().unwrap();
         assert_eq!((uri.nqn.unwrap().as_str(), uri.nsid), ("nqn.2026-11.com.example:a/b", Some(Nsid(9))));
         assert_eq!(uri.resolve().unwrap(), "[::1]:4420".parse().unwrap());
+    }
+
+    #[test]
+    fn path_of_a_name_without_an_address_is_one_that_is_away() {
+        let path = |text: &str| text.parse::<Uri>().unwrap().path().unwrap();
+        let away = path("nvme+tcp://storage-b.invalid:4421");
+        assert_eq!(away.address, "0.0.0.0:4421".parse().unwrap());
+        assert_eq!(away.address_source.as_ref().and_then(AddressSource::name), Some("storage-b.invalid"));
+        assert!(path("nvme+tcp://192.0.2.1").address_source.is_none());
     }
 
     #[test]

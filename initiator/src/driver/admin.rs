@@ -1,7 +1,9 @@
 //! Admin commands and raw commands of the user's, for whichever path can take them.
 
+use super::heads::{Admission, Heads};
 use super::operation::OTHERS;
-use super::path::Owner;
+use super::path::{Owner, Path};
+use super::policy::PathSet;
 use super::{Driver, DriverEvent};
 use crate::transport::Transport;
 use core::time::Duration;
@@ -29,7 +31,7 @@ pub(super) struct AdminCommands {
 
 impl<T: Transport> Driver<T> {
     /// Takes an admin command of the user's; [`DriverEvent::Admin`] follows with this number. With several paths it goes to the first
-    /// one that is ready.
+    /// one that is ready and leads to its namespace, else to the first that is ready.
     pub fn submit_admin(&mut self, number: u32, command: AdminCommand) {
         if self.may_queue() {
             self.admin.waiting.push_back((number, command));
@@ -54,25 +56,26 @@ impl<T: Transport> Driver<T> {
         if (waiting.is_empty() && io_waiting.is_empty()) || !self.fences.is_empty() {
             return;
         }
-        let Some(path) = self.paths.iter_mut().find(|path| path.is_ready()) else { return };
-        let deadline = Some(now.saturating_add(path.config.association.admin_timeout));
-        while path.has_admin_room()
-            && let Some((number, command)) = waiting.pop_front()
+        let (heads, paths) = (&self.heads, &mut self.paths);
+        while let Some((number, command)) = waiting.front()
+            && let Some(path) = path_for(heads, paths, command)
+            && path.has_admin_room()
         {
-            if !path.send_admin(now, 0, Owner::Admin(number), &command, deadline) {
-                waiting.push_front((number, command));
+            let deadline = Some(now.saturating_add(path.config.association.admin_timeout));
+            if !path.send_admin(now, 0, Owner::Admin(*number), command, deadline) {
                 break;
             }
+            waiting.pop_front();
         }
-        let deadline = Some(now.saturating_add(path.config.io_timeout));
-        while !io_waiting.is_empty()
+        while let Some((number, command)) = io_waiting.front()
+            && let Some(path) = path_for(heads, paths, command)
             && let Some(queue) = path.next_queue(OTHERS, 1)
-            && let Some((number, command)) = io_waiting.pop_front()
         {
-            if !path.send_admin(now, queue, Owner::Admin(number), &command, deadline) {
-                io_waiting.push_front((number, command));
+            let deadline = Some(now.saturating_add(path.config.io_timeout));
+            if !path.send_admin(now, queue, Owner::Admin(*number), command, deadline) {
                 break;
             }
+            io_waiting.pop_front();
         }
     }
 
@@ -81,4 +84,18 @@ impl<T: Transport> Driver<T> {
             self.events.push_back(DriverEvent::Admin(number, None));
         }
     }
+}
+
+/// Where a command goes: the first path that is ready, of those that lead to its namespace if there are any.
+fn path_for<'a, T: Transport>(
+    heads: &Heads,
+    paths: &'a mut [Path<T>],
+    command: &AdminCommand,
+) -> Option<&'a mut Path<T>> {
+    let leads = match heads.admission(command.command.sqe().nsid()) {
+        Admission::On(paths) => paths,
+        Admission::Fail(_) => PathSet::default(),
+    };
+    let ready = paths.iter_mut().enumerate().filter(|(_, path)| path.is_ready());
+    ready.min_by_key(|(number, _)| !leads.contains(*number)).map(|(_, path)| path)
 }

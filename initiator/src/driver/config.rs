@@ -1,7 +1,8 @@
 //! What a driver is made with, and why it may not start.
 
 use super::policy::{PATHS_MAX, PathPolicy};
-use crate::options::{AddressSource, SecretsSource};
+use crate::address::{AddressSource, is_unknown};
+use crate::options::SecretsSource;
 use crate::transport::{Transport, TransportError};
 use core::time::Duration;
 use nvmf_auth::host::Secrets;
@@ -51,6 +52,11 @@ pub struct Route {
 }
 
 impl DriverConfig {
+    /// Whether nobody has said yet where the controller listens.
+    pub(super) fn is_address_unknown(&self) -> bool {
+        is_unknown(self.address, self.address_source.as_ref())
+    }
+
     /// Makes what the queues share.
     pub(super) fn prepare(&self, transport: &mut impl Transport) -> Result<(), TransportError> {
         transport.prepare(self.association.io_queues, self.association.io_queue_entries)

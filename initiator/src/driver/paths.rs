@@ -20,6 +20,8 @@ use std::net::SocketAddr;
 pub struct PathStatus {
     /// Where its controller listens.
     pub address: SocketAddr,
+    /// The name that its address is looked up by, if it has one.
+    pub name: Option<String>,
     /// From which of our addresses it connects; `None`: whichever the system chooses.
     pub source: Option<SocketAddr>,
     /// What carries its commands.
@@ -101,6 +103,7 @@ impl<T: Transport> Driver<T> {
             let foreign = || self.heads.nsids().any(|nsid| self.heads.is_foreign_on(nsid, number));
             PathStatus {
                 address: path.config.address,
+                name: path.config.address_source.as_ref().and_then(|it| it.name()).map(str::to_owned),
                 source: path.config.source,
                 transport: path.config.association.transport,
                 state: match association {

@@ -2,9 +2,9 @@
 
 use super::queue::{LinkState, Owner, Queue};
 use super::{Lost, Note, Path};
+use crate::address::AddressSource;
 use crate::driver::fence::Impacted;
 use crate::driver::operation::OTHERS;
-use crate::options::AddressSource;
 use crate::transport::{Event, OpenQueue, Transport};
 use core::time::Duration;
 use nvme_proto::Qid;
@@ -30,13 +30,14 @@ impl<T: Transport> Path<T> {
         self.ended_by_controller = false;
         (self.io_end, self.admin_lost, self.raw_lost) = (None, false, false);
         self.read_secrets_again();
+        let was_unknown = self.config.is_address_unknown();
         if let Some(address) = self.config.address_source.as_ref().and_then(AddressSource::read) {
             self.config.address = address;
         }
         // An authentication makes a new key. Without one there is nothing that could fail.
         let _ = self.transport.secure(None);
         let made = self
-            .replace_transport()
+            .replace_transport(was_unknown && !self.config.is_address_unknown())
             .map_err(|reason| AssociationError::Queue { qid: Qid(0), failure: QueueFailure::Other(reason) });
         match made.and_then(|()| Association::new(self.config.association.clone(), now)) {
             Ok(association) => self.association = Some(association),
@@ -48,9 +49,9 @@ impl<T: Transport> Path<T> {
         }
     }
 
-    /// Replaces the transport if its device may be gone, and registers all memory with the new one.
-    fn replace_transport(&mut self) -> Result<(), String> {
-        if !self.transport.is_suspect() {
+    /// Replaces the transport if its device may be gone, or if it `is_due`, and registers all memory with the new one.
+    fn replace_transport(&mut self, is_due: bool) -> Result<(), String> {
+        if !is_due && !self.transport.is_suspect() {
             return Ok(());
         }
         let Some(factory) = &mut self.factory else { return Ok(()) };
@@ -85,7 +86,11 @@ impl<T: Transport> Path<T> {
             timeout: self.config.association.connect_timeout,
         };
         self.queues[index] = Some(Queue::new(qid, entries));
-        if let Err(failure) = self.transport.open(now, &queue)
+        let opened = match self.config.is_address_unknown() {
+            true => Err(QueueFailure::Unreachable("its name has no address".to_owned())),
+            false => self.transport.open(now, &queue),
+        };
+        if let Err(failure) = opened
             && let Some(association) = &mut self.association
         {
             association.on_queue_failed(now, qid, failure);
