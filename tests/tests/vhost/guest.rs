@@ -95,14 +95,7 @@ impl Guest {
         }
         let (area, file) = self.inflight.as_ref().expect("in-flight memory");
         frontend.set_inflight_fd(area, file.as_raw_fd()).expect("in-flight memory");
-        let region = VhostUserMemoryRegionInfo {
-            guest_phys_addr: BASE,
-            memory_size: MEMORY_LEN as u64,
-            userspace_addr: USER,
-            mmap_offset: 0,
-            mmap_handle: self.file.as_raw_fd(),
-        };
-        frontend.set_mem_table(&[region]).expect("memory");
+        frontend.set_mem_table(&[self.region()]).expect("memory");
         frontend.set_vring_num(0, QUEUE_SIZE).expect("a size");
         // QEMU knows no more of a ring whose server was killed.
         frontend.set_vring_base(0, self.word(USED + 2)).expect("a base");
@@ -121,6 +114,26 @@ impl Guest {
         frontend.set_vring_kick(0, &kick).expect("a kick");
         frontend.set_vring_enable(0, true).expect("enabled");
         Connection { frontend, kick, call }
+    }
+
+    /// Takes the memory away from under whoever has mapped it; this process must not touch it any more.
+    pub(crate) fn cut_off(&self) {
+        self.file.set_len(0).expect("shorter");
+    }
+
+    /// A region that leads past the end of its file, with the guest's file.
+    pub(crate) fn too_long(&self) -> VhostUserMemoryRegionInfo {
+        VhostUserMemoryRegionInfo { memory_size: 2 * MEMORY_LEN as u64, ..self.region() }
+    }
+
+    fn region(&self) -> VhostUserMemoryRegionInfo {
+        VhostUserMemoryRegionInfo {
+            guest_phys_addr: BASE,
+            memory_size: MEMORY_LEN as u64,
+            userspace_addr: USER,
+            mmap_offset: 0,
+            mmap_handle: self.file.as_raw_fd(),
+        }
     }
 
     fn word(&self, at: usize) -> u16 {
@@ -203,7 +216,7 @@ impl Guest {
         fence(Ordering::SeqCst);
         self.set_word(AVAILABLE + 2, self.available);
         fence(Ordering::SeqCst);
-        connection.kick.write(1).expect("a kick");
+        connection.kick();
     }
 
     /// The heads of what is over since the last call.
@@ -248,6 +261,16 @@ impl Guest {
 }
 
 impl Connection {
+    /// Tells the device that there is something in the queue.
+    pub(crate) fn kick(&self) {
+        self.kick.write(1).expect("a kick");
+    }
+
+    /// Leaves the device no room to tell of what is over.
+    pub(crate) fn fill_call(&self) {
+        self.call.write(u64::MAX - 1).expect("it was empty");
+    }
+
     /// Bytes of the configuration space.
     pub(crate) fn configuration(&mut self, len: u32) -> Vec<u8> {
         let flags = VhostUserConfigFlags::empty();

@@ -222,9 +222,46 @@ fn hostile_driver_harms_itself_only() {
         assert_eq!(guest.wait(&connection, 1), [head], "{what}");
         assert_eq!(guest.status(0), expected, "{what}");
     }
+    drop(connection);
+    let connection = guest.connect(&socket);
+    let refused = vhost::VhostBackend::set_mem_table(&connection.frontend, &[guest.too_long()]);
+    assert!(refused.is_err(), "memory that its file does not have");
+    drop(connection);
+    let connection = guest.connect(&socket);
+    connection.fill_call();
+    let heads = [guest.make(0, FLUSH, 0, &[]), guest.make(1, FLUSH, 0, &[])];
+    for head in heads {
+        guest.offer(&connection, &[head]);
+        process::until("it is over, though the driver cannot be told", || guest.over() == [head])
+            .expect("it is");
+    }
+    drop(connection);
+    let connection = guest.connect(&socket);
     guest.write(Guest::data(0), &pattern(9, 4096));
     assert_eq!(guest.request(&connection, OUT, 0, &[(0, 4096)]), OK, "it is served as before");
     assert_eq!(listed(&site)["pid"], disk["pid"], "by the same process");
+    detach(&site);
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn frontend_that_takes_its_memory_away_has_another_server() {
+    let (site, target) = site("vhost-cut-off");
+    let (_, socket) = attach(&site);
+    let server = listed(&site)["pid"].clone();
+    let mut guest = Guest::new();
+    let connection = guest.connect(&socket);
+    guest.cut_off();
+    connection.kick();
+    process::until_within("another server", Duration::from_secs(90), || {
+        let now = listed(&site);
+        now["pid"] != server && now["state"] == "live"
+    })
+    .expect("there is");
+    let mut guest = Guest::new();
+    let connection = guest.connect(&socket);
+    guest.write(Guest::data(0), &pattern(3, 4096));
+    assert_eq!(guest.request(&connection, OUT, 0, &[(0, 4096)]), OK);
     detach(&site);
     target.stop().expect("a clean stop");
 }

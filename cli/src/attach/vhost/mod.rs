@@ -9,6 +9,7 @@
 //! | `inflight` | what is under way, for the next server |
 //! | `guest` | the guest's memory: mapped, registered |
 //! | `ring` | a virtqueue |
+//! | `event` | what driver and device tell each other by |
 //! | `flight` | a request under way |
 //! | `server` | the thread that serves the rings |
 //! | `frontend` | the thread that talks to QEMU |
@@ -20,6 +21,7 @@
 
 mod abi;
 mod chain;
+mod event;
 mod flight;
 mod frontend;
 mod guest;

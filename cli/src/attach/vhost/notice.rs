@@ -3,8 +3,8 @@
 //! The crate `vhost` takes the socket that a frontend gives for that, and has no call to say it. So the socket is duplicated
 //! while the message that brings it waits to be read, and the notice is written here.
 
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-use std::io::{self, IoSliceMut, Write};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
+use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
 
@@ -39,8 +39,12 @@ pub(super) fn socket_that_comes(stream: &UnixStream) -> io::Result<Option<UnixSt
     Ok(sockets.flatten().next().map(UnixStream::from))
 }
 
-/// Says that the configuration has changed.
-pub(super) fn configuration_changed(mut socket: &UnixStream) -> io::Result<()> {
+/// Says that the configuration has changed. Who does not read what he was told before is not waited for.
+pub(super) fn configuration_changed(socket: &UnixStream) -> io::Result<()> {
     let words = [CONFIG_CHANGE_MSG, VERSION, 0].map(u32::to_ne_bytes);
-    socket.write_all(words.as_flattened())
+    match send(socket, words.as_flattened(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL)? {
+        HEADER_LEN => Ok(()),
+        // There was room for a part, behind which nothing can be said any more.
+        _ => Err(io::ErrorKind::WriteZero.into()),
+    }
 }

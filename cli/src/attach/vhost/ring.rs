@@ -1,6 +1,7 @@
 //! A virtqueue: requests out of the available ring, and into the used one.
 
 use super::chain::{Broken, Table};
+use super::event::Event;
 use super::guest::Guest;
 use super::inflight::Inflight;
 use anyhow::{Context, Result, ensure};
@@ -33,8 +34,8 @@ pub(super) struct RingSetUp {
 pub(super) struct Ring {
     queue: Queue,
     guest: Arc<Guest>,
-    kick: File,
-    pub(super) call: Option<File>,
+    kick: Event,
+    pub(super) call: Option<Event>,
     inflight: Option<Inflight>,
     /// What the server before had begun: it comes first.
     resumed: std::vec::IntoIter<u16>,
@@ -73,8 +74,8 @@ impl Ring {
         Ok(Self {
             queue,
             guest,
-            kick: set_up.kick,
-            call: set_up.call,
+            kick: set_up.kick.into(),
+            call: set_up.call.map(Event::from),
             inflight,
             resumed: resumed.into_iter(),
             busy: vec![false; set_up.size.into()],
@@ -188,8 +189,7 @@ impl Ring {
     /// Tells the driver of everything, whatever it wants.
     pub(super) fn notify_anyway(&self) {
         if let Some(call) = &self.call {
-            // A counter that is full has told it already.
-            let _ = nix::unistd::write(call, &1_u64.to_ne_bytes());
+            call.tell();
         }
     }
 
@@ -212,7 +212,7 @@ impl Ring {
 
     /// Takes back a kick that has come.
     pub(super) fn heard(&self) {
-        let _ = nix::unistd::read(&self.kick, &mut [0; 8]);
+        self.kick.heard();
     }
 
     /// Whether nothing of it is under way, nor was under way when the server before ended.

@@ -2,6 +2,7 @@
 
 use super::abi::{ID_LEN, QUEUES_MAX};
 use super::chain::{Broken, Chain};
+use super::event::Event;
 use super::flight::{Flight, Next, gathered};
 use super::guest::{Guest, SharedRegion};
 use super::request::{Rules, Status};
@@ -319,7 +320,7 @@ impl Server {
             Message::Enable(index, is_enabled) => self.enabled[usize::from(index)] = is_enabled,
             Message::Call(index, call) => {
                 if let Some(served) = &mut self.rings[usize::from(index)] {
-                    served.ring.call = call;
+                    served.ring.call = call.map(Event::from);
                     // What was over before may not have been heard of.
                     served.ring.notify_anyway();
                 }
