@@ -128,8 +128,8 @@ impl AuthenticationOptions {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct PathOptions {
-    /// Where the controller listens. The unspecified address (`0.0.0.0`, `::`) beside an `address_source`: that is not known yet, and
-    /// the path is away until it is.
+    /// Where the controller listens. The unspecified address (`0.0.0.0`, `::`) beside an `address_source`: that is not
+    /// known yet, and the path is away until it is.
     pub address: SocketAddr,
     /// Where the address is read again before each reconnect; `None`: it stays the same.
     pub address_source: Option<AddressSource>,

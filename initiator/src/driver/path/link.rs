@@ -90,15 +90,18 @@ impl<T: Transport> Path<T> {
             true => Err(QueueFailure::Unreachable("its name has no address".to_owned())),
             false => self.transport.open(now, &queue),
         };
-        if let Err(failure) = opened
-            && let Some(association) = &mut self.association
-        {
-            association.on_queue_failed(now, qid, failure);
-        }
+        // In the next turn: until then it may turn out to be one of several paths.
+        self.unopened.extend(opened.err().map(|failure| (qid, failure)));
     }
 
     pub(super) fn poll_connections(&mut self, now: Duration) -> bool {
         let mut worked = false;
+        while let Some((qid, failure)) = self.unopened.pop_front() {
+            worked = true;
+            self.on_connect_failed(now, qid, failure);
+            self.act(now);
+            self.close_if_gone(now);
+        }
         for _ in 0..EVENTS_AT_ONCE {
             let Some(event) = self.transport.poll_event(now) else { break };
             worked = true;
@@ -212,6 +215,7 @@ impl<T: Transport> Path<T> {
         self.closing = false;
         self.computing = None;
         self.seconds = 0;
+        self.unopened.clear();
         for queue in self.queues.drain(..).flatten() {
             self.transport.destroy(queue.qid);
             let is_io = queue.qid != Qid(0);

@@ -28,7 +28,7 @@ use link::IoEnd;
 use nvme_proto::admin::cross_controller_reset::ControllerInstance;
 use nvme_proto::{Nsid, Qid, Status};
 use nvmf_host::admin::AdminCommand;
-use nvmf_host::{Action, Association, AssociationError, Decision, Outcome, Recovery};
+use nvmf_host::{Action, Association, AssociationError, Decision, Outcome, QueueFailure, Recovery};
 use queue::{Finished, Queue};
 use regions::Region;
 use std::collections::VecDeque;
@@ -82,6 +82,8 @@ pub(super) struct Path<T: Transport> {
     notes: VecDeque<Note>,
     /// The I/O queue that was used last, by kind of operation.
     rounds: [usize; 2],
+    /// Queues whose connection could not even be begun.
+    unopened: VecDeque<(Qid, QueueFailure)>,
     /// I/O queues that have the first command of a pair, and not yet the second.
     seconds: usize,
     closing: bool,
@@ -142,6 +144,7 @@ impl<T: Transport> Path<T> {
             computing: None,
             notes: VecDeque::new(),
             rounds: [0; 2],
+            unopened: VecDeque::new(),
             seconds: 0,
             closing: false,
             ended_by_controller: false,
@@ -218,7 +221,11 @@ impl<T: Transport> Path<T> {
         let (recovery, transport) = (self.recovery.poll_timeout(), self.transport.poll_timeout());
         let io_end = self.io_end.as_ref().map(|end| end.until);
         let computing = self.computing.as_ref().map(|computing| computing.look_at);
-        [queues, association, recovery, transport, key, io_end, computing].into_iter().flatten().min()
+        let unopened = (!self.unopened.is_empty()).then_some(Duration::ZERO);
+        [queues, association, recovery, transport, key, io_end, computing, unopened]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Looks what arrived, for [`Path::next_part`].

@@ -1,14 +1,17 @@
 //! Two paths to one disk: what goes where, and what becomes of it when one of them is lost.
 
-use super::super::{DriverConfig, DriverEvent, PathPolicy};
-use super::rig::{BLOCK, BLOCKS, Rig, SECOND, config, read};
+use super::super::{DriverConfig, DriverEvent, PathPolicy, Route};
+use super::rig::{BLOCK, BLOCKS, Rig, SECOND, config, other_route, read};
 use super::target::{Disk, Target};
-use crate::ConnectionState;
+use crate::{AddressSource, ConnectionState};
 use core::time::Duration;
 use nvme_proto::admin::log_page::AnaState;
 use nvme_proto::{Nsid, Status};
 use nvmf_block::{BlockError, BlockOp, BlockRange};
-use nvmf_host::RecoveryPolicy;
+use nvmf_host::admin::AdminCommand;
+use nvmf_host::{AdminData, Command, RecoveryPolicy};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The Keep Alive Timeout of the rig's driver, and its controllers' granularity.
 const KATO: Duration = Duration::from_secs(5);
@@ -78,6 +81,41 @@ fn first_connection_succeeds_with_one_path_and_the_other_is_tried_on() {
         assert!(
             rig.driver.paths().iter().all(|path| path.state == ConnectionState::Live && path.lost.is_none())
         );
+    }
+}
+
+#[test]
+fn path_whose_address_is_not_known_is_tried_on_until_it_is() {
+    let is_known = Arc::new(AtomicBool::new(false));
+    let (known, place) = (Arc::clone(&is_known), other_route().address);
+    let source = AddressSource::new(move || known.load(Ordering::Relaxed).then_some(place));
+    let nowhere = ([0, 0, 0, 0], place.port()).into();
+    let route = Route { address: nowhere, address_source: Some(source), ..other_route() };
+    let mut rig = Rig::start_pair_over(config(), route, |_, _| {});
+    rig.run();
+    rig.pass(60 * SECOND);
+    assert_eq!(rig.driver.state(), ConnectionState::Live);
+    let path = &rig.driver.paths()[1];
+    assert_eq!((path.address, path.state), (nowhere, ConnectionState::Connecting));
+    assert!(path.lost.as_ref().is_some_and(|lost| lost.to_string().contains("its name has no address")));
+    is_known.store(true, Ordering::Relaxed);
+    passes(&mut rig, 15 * SECOND, |rig| rig.driver.paths()[1].state == ConnectionState::Live);
+    assert_eq!(rig.driver.paths()[1].address, place);
+}
+
+#[test]
+fn raw_command_goes_to_the_path_that_leads_to_its_namespace() {
+    for inaccessible in [0, 1] {
+        let mut rig = Rig::pair(config(), |path, target| {
+            if path == inaccessible {
+                target.set_access(AnaState::INACCESSIBLE);
+            }
+        });
+        let flush = nvme_proto::Sqe::new(0).with_nsid(Nsid(1));
+        let command = AdminCommand { command: Command::new(flush), data: AdminData::None };
+        rig.driver.submit_raw(1, command);
+        rig.run();
+        assert_eq!((seen(&mut rig, inaccessible), seen(&mut rig, 1 - inaccessible)), (0, 1));
     }
 }
 

@@ -121,20 +121,29 @@ impl Rig {
 
     /// A driver with two paths, whose targets are prepared, before either connects. Number 1 is the other one.
     pub(super) fn start_pair(config: DriverConfig, prepare: impl Fn(usize, &mut Target)) -> Self {
+        Self::start_pair_over(config, other_route(), prepare)
+    }
+
+    /// The same over this way to the other target.
+    pub(super) fn start_pair_over(
+        config: DriverConfig,
+        route: Route,
+        prepare: impl Fn(usize, &mut Target),
+    ) -> Self {
         let mut rig = Self::start(config, |target| prepare(0, target));
         rig.target.cntlid = 0x100;
         let mut other = Target::new(&rig.fabric, other_route().address);
         other.cntlid = 0x200;
         prepare(1, &mut other);
         rig.other = Some(other);
-        rig.add_path();
+        rig.add_path(route);
         rig
     }
 
     /// Adds the path to the other target.
-    fn add_path(&mut self) {
+    fn add_path(&mut self, route: Route) {
         let transport = Rdma::new(provider(&self.fabric));
-        self.driver.add_path(transport, other_route(), None, self.now).unwrap();
+        self.driver.add_path(transport, route, None, self.now).unwrap();
     }
 
     /// Another process takes the disk over, with the paths that there were; the driver that was there is killed.
@@ -147,7 +156,7 @@ impl Rig {
         self.driver = Driver::resume(transport, config, &impacted, self.now).expect("resumed");
         self.driver.register(REGION, &self.memory).expect("registered");
         if self.other.is_some() {
-            self.add_path();
+            self.add_path(other_route());
         }
         self.driver.open(self.now, identity);
     }
@@ -264,7 +273,7 @@ impl Rig {
     }
 }
 
-fn other_route() -> Route {
+pub(super) fn other_route() -> Route {
     Route {
         address: "192.0.2.2:4420".parse().unwrap(),
         address_source: None,
