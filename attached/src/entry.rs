@@ -205,6 +205,12 @@ impl Attachment {
         if self.tls { format!("{via} with TLS") } else { via.clone() }
     }
 
+    /// The process that serves it; `None` when nobody does: the number may be another's by now.
+    #[must_use]
+    pub fn served_by(&self) -> Option<u32> {
+        (self.state != State::Killed).then_some(self.pid)
+    }
+
     /// The disk's address for NBD clients.
     #[must_use]
     pub fn uri(&self) -> Option<String> {
@@ -220,7 +226,7 @@ impl Attachment {
             "nqn": self.nqn, "address": self.address, "transport": self.transport, "provider": self.provider, "nsid": self.nsid,
             "tls": self.tls, "uuid": self.uuid,
             "size": self.size, "block_size": self.block_size, "socket": self.socket, "vhost_user": self.vhost_user, "uri": self.uri(),
-            "paths": self.paths, "note": self.note, "pid": self.pid,
+            "paths": self.paths, "note": self.note, "pid": self.served_by(),
         })
     }
 }

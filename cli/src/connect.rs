@@ -17,6 +17,13 @@ pub(crate) enum Transport {
 
 /// Connects; and over what that is.
 pub(crate) async fn connect(options: Options) -> Result<(Connection, Via)> {
+    let sources = options.paths.iter().filter(|path| path.address.ip().is_unspecified());
+    for source in sources.filter_map(|path| path.address_source.as_ref()) {
+        tracing::warn!(
+            "the name {} does not resolve: the other paths are used",
+            source.name().unwrap_or_default()
+        );
+    }
     reach(options, Connection::connect).await
 }
 

@@ -2,6 +2,8 @@
 //!
 //! A library only so that its manual pages and completions are made from the command line that it has.
 #![recursion_limit = "256"]
+// What is printed goes through `print`: these macros panic where the output is full or closed.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod attach;
 mod command;
@@ -20,7 +22,10 @@ use std::process::ExitCode;
 #[must_use]
 pub fn main() -> ExitCode {
     match command::persist::expand(std::env::args_os().collect()) {
-        Ok(arguments) => command::Arguments::parse_from(arguments).run(),
+        Ok(arguments) => match command::Arguments::try_parse_from(arguments) {
+            Ok(arguments) => arguments.run(),
+            Err(answer) => command::answer(&answer),
+        },
         Err(error) => command::refuse(error),
     }
 }

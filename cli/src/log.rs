@@ -1,16 +1,16 @@
 //! The log, to standard error.
 
-use crate::print::ERROR_PREFIX;
+use crate::print::complain;
 use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
 /// What is logged where nothing else is asked for.
 const DEFAULT: &str = "warn,nvmf=info,nvmf_initiator=info";
 
-/// Starts the log. `NVMF_LOG` says how much is logged (`RUST_LOG` where that is not set).
-pub(crate) fn start() {
+/// Starts the log. `NVMF_LOG` says how much is logged, else `-v`, which is given so many times, else `RUST_LOG`.
+pub(crate) fn start(verbosity: u8) {
     tracing_subscriber::fmt()
-        .with_env_filter(filter())
+        .with_env_filter(filter(verbosity))
         .with_writer(std::io::stderr)
         .with_target(false)
         .with_ansi(std::io::stderr().is_terminal())
@@ -19,13 +19,17 @@ pub(crate) fn start() {
         .init();
 }
 
-/// From `NVMF_LOG`, else from `RUST_LOG`.
-fn filter() -> EnvFilter {
+fn filter(verbosity: u8) -> EnvFilter {
     if let Some(text) = std::env::var("NVMF_LOG").ok().filter(|text| !text.trim().is_empty()) {
         return parse(&text).unwrap_or_else(|problem| {
-            eprintln!("{ERROR_PREFIX}NVMF_LOG={text}: {problem}; info is used");
+            complain(format_args!("NVMF_LOG={text}: {problem}; info is used"));
             EnvFilter::new(DEFAULT)
         });
+    }
+    match verbosity {
+        0 => {}
+        1 => return EnvFilter::new("info,nvmf=debug"),
+        _ => return EnvFilter::new("trace"),
     }
     EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT))
 }

@@ -2,6 +2,7 @@
 
 use crate::print::{human, wrong_arguments};
 use anyhow::{Result, anyhow};
+use nvme_proto::admin::log_page::AnaState;
 use nvme_proto::{Nqn, Nsid};
 use nvmf_host::Namespace;
 use uuid::Uuid;
@@ -45,6 +46,18 @@ fn listed(namespaces: &[Namespace]) -> String {
     match namespaces.len().saturating_sub(LISTED_MAX) {
         0 => listed,
         more => format!("{listed} and {more} more"),
+    }
+}
+
+/// What nvme-cli and the kernel call a state of Asymmetric Namespace Access.
+pub(crate) fn ana_name(state: AnaState) -> &'static str {
+    match state {
+        AnaState::OPTIMIZED => "optimized",
+        AnaState::NON_OPTIMIZED => "non-optimized",
+        AnaState::INACCESSIBLE => "inaccessible",
+        AnaState::PERSISTENT_LOSS => "persistent-loss",
+        AnaState::CHANGE => "change",
+        _ => "invalid state",
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt::{Display, Write as _};
 use std::io::{ErrorKind, Write as _};
 
 /// What the line begins with that says why the program failed.
-pub(crate) const ERROR_PREFIX: &str = "nvmf: ";
+const ERROR_PREFIX: &str = "nvmf: ";
 
 /// Version of what `-o json` prints; grows when a field changes its meaning or goes away.
 pub(crate) const JSON_VERSION: u32 = 1;
@@ -28,10 +28,31 @@ pub(crate) fn wrong_arguments<T>(text: impl Into<String>) -> Result<T> {
 /// Prints text to the standard output.
 pub(crate) fn text(text: impl Display) -> Result<()> {
     let mut output = std::io::stdout().lock();
-    match write!(output, "{text}").and_then(|()| output.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(OutputClosed.into()),
-        printed => Ok(printed?),
-    }
+    printed(write!(output, "{text}").and_then(|()| output.flush()))
+}
+
+/// Prints bytes to the standard output, as they are.
+pub(crate) fn bytes(bytes: &[u8]) -> Result<()> {
+    let mut output = std::io::stdout().lock();
+    printed(output.write_all(bytes).and_then(|()| output.flush()))
+}
+
+/// What became of printing to the standard output.
+pub(crate) fn printed(outcome: std::io::Result<()>) -> Result<()> {
+    outcome.map_err(|error| match error.kind() {
+        ErrorKind::BrokenPipe => OutputClosed.into(),
+        _ => anyhow::Error::new(error).context("cannot write to the standard output"),
+    })
+}
+
+/// Prints a line to the standard error. Where nobody can read it (it is closed, or full), the exit status says it all.
+pub(crate) fn error_line(line: impl Display) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Prints to the standard error what this program has to complain about, or to warn of.
+pub(crate) fn complain(what: impl Display) {
+    error_line(format_args!("{ERROR_PREFIX}{what}"));
 }
 
 /// Prints a line to the standard output.

@@ -121,6 +121,49 @@ lists() {
     nvmf detach --all
 }
 
+# What bits mean, a line each, whatever the blanks. Capacities of 128 bits are not explained by us.
+meanings() { grep -E '^ *\[[0-9]+:[0-9]+\] ?:|^	|^      ' | sed -E 's/[ 	]+/ /g; s/^ //; s/\]:/] :/' | grep -vE '^\[127:0\]|NVM Capacity \(' | sort -u; }
+
+# Every explanation of theirs is in ours.
+human() {
+    {
+        nvme id-ctrl "$(device)" -H
+        nvme id-ns "$(controller_disk)" -H
+        nvme smart-log "$(device)" -H
+        nvme get-feature "$(device)" -f 0x06 -H
+        nvme get-feature "$(device)" -f 0x0f -H
+    } | meanings >/run/theirs
+    {
+        ours id-ctrl -H
+        ours id-ns -H
+        ours smart-log -H
+        ours get-feature -f 0x06 -H
+        ours get-feature -f 0x0f -H
+    } | meanings >/run/ours
+    [ -s /run/theirs ]
+    missing=$(comm -23 /run/theirs /run/ours)
+    [ -z "$missing" ] || { echo "$missing"; return 1; }
+}
+
+# But for the controller's number, in bytes 78 and 79.
+binary() {
+    nvme id-ctrl "$(device)" -b >/run/theirs
+    ours id-ctrl -b >/run/ours
+    [ -z "$(cmp -l /run/theirs /run/ours | awk '$1 != 79 && $1 != 80')" ]
+    nvme id-ns "$(controller_disk)" -b >/run/theirs
+    ours id-ns -b >/run/ours
+    cmp /run/theirs /run/ours
+    nvme get-log "$(device)" -i 2 -l 24 -b >/run/theirs
+    ours get-log -i 2 -l 24 --lsi 0 --csi 0 -b >/run/ours
+    cmp /run/theirs /run/ours
+}
+
+dry_run() {
+    nvme admin-passthru "$(device)" -o 6 -4 1 -l 4096 -r --dry-run | grep -v ^addr >/run/theirs
+    ours admin-passthru -O 6 -4 1 -l 4096 -r --dry-run | grep -v ^addr >/run/ours
+    cmp -s /run/theirs /run/ours || { cat /run/theirs /run/ours; return 1; }
+}
+
 keys() {
     nvme gen-dhchap-key -m 1 -s "$(printf '5a%.0s' $(seq 32))" -n $HOSTNQN >/run/theirs
     nvmf check-dhchap-key -k "$(cat /run/theirs)"
@@ -139,6 +182,9 @@ step 'error-log' error_log
 step 'resv-register, resv-acquire, resv-report, resv-release' reservations
 step 'show-regs' registers
 step 'get-feature' features
+step '-H' human
+step '-b' binary
+step '--dry-run' dry_run
 step 'discover' discovery
 step 'list-subsys' lists
 step 'gen-dhchap-key, check-dhchap-key' keys

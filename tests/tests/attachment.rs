@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 const SIZE: u64 = 1 << 20;
@@ -43,8 +43,12 @@ fn listed(site: &Site) -> Vec<Value> {
     list["disks"].as_array().expect("disks").clone()
 }
 
+/// The process that serves a disk; 0 while none does.
 fn pid(disk: &Value) -> u32 {
-    disk["pid"].as_u64().and_then(|pid| pid.try_into().ok()).expect("a process")
+    match &disk["pid"] {
+        Value::Null => 0,
+        pid => pid.as_u64().and_then(|pid| pid.try_into().ok()).expect("a process"),
+    }
 }
 
 fn is_gone(pid: u32) -> bool {
@@ -652,6 +656,23 @@ fn of_attaches_at_once_one_has_the_disk() {
     target.stop().expect("a clean stop");
 }
 
+/// Runs a script, whose `$@` is the call, in a mount namespace of its own, where the folder of attached disks, `$0`, is
+/// a file system with these options; `None` where nothing can be mounted.
+fn in_folder(site: &Site, options: &str, script: &str, call: &Command) -> Option<Output> {
+    let script = format!("mount -t tmpfs -o {options} tmpfs \"$0\" || exit 99; {script}");
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "sh", "-c", &script]).arg(site.registry());
+    unshare.arg(call.get_program()).args(call.get_args());
+    unshare.envs(call.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let output = process::run_for(&mut unshare, Duration::from_secs(90)).expect("unshare");
+    let error = String::from_utf8_lossy(&output.stderr);
+    if error.contains("unshare failed") || output.status.code() == Some(99) {
+        eprintln!("left out: nothing can be mounted here: {error}");
+        return None;
+    }
+    Some(output)
+}
+
 #[test]
 fn folder_that_takes_no_entry_is_named_and_nothing_is_left() {
     let (site, target) = site("folder");
@@ -660,29 +681,29 @@ fn folder_that_takes_no_entry_is_named_and_nothing_is_left() {
     for (options, full, said) in
         [("ro", "", "Read-only"), ("size=4k", "head -c 4096 /dev/zero >\"$0/full\";", "No space left")]
     {
-        let script = format!(
-            "mount -t tmpfs -o {options} tmpfs \"$0\" || exit 99; {full} \"$@\"; status=$?; ls \"$0\"; exit $status"
-        );
-        let mut unshare = Command::new("unshare");
-        unshare
-            .args(["--mount", "sh", "-c", &script])
-            .arg(site.registry())
-            .arg(call.get_program())
-            .args(call.get_args());
-        unshare.envs(call.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        let output = process::run(&mut unshare).expect("unshare");
+        let script = format!("{full} \"$@\"; status=$?; ls \"$0\"; exit $status");
+        let Some(output) = in_folder(&site, options, &script, &call) else { return };
         let (left, error) =
             (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        if error.contains("unshare failed") || output.status.code() == Some(99) {
-            eprintln!("left out: nothing can be mounted here: {error}");
-            return;
-        }
         assert_eq!(output.status.code(), Some(1), "{error}");
         assert!(error.contains(said) && error.contains(site.registry().to_str().expect("a path")), "{error}");
         assert!(left.lines().all(|file| file == "full"), "{left}");
     }
     attach(&site, &[]);
     succeeds(&mut detach(&site, &["--all"])).expect("detached");
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn disk_that_is_detached_while_its_folder_is_full_has_lost_nothing() {
+    let (site, target) = site("full");
+    std::fs::create_dir(site.registry()).expect("a folder");
+    let script = r#""$@" >/dev/null && cat /dev/zero >"$0/full" 2>/dev/null; "$1" detach --all"#;
+    if let Some(output) = in_folder(&site, "size=256k", script, &attaching(&site, &[])) {
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), &*error), (Some(0), ""), "{error}");
+        assert!(String::from_utf8_lossy(&output.stdout).starts_with("detached "));
+    }
     target.stop().expect("a clean stop");
 }
 
@@ -949,6 +970,7 @@ fn list_says_why_a_disk_cannot_be_used() {
     kill_with_guard(pid(&disk));
     until(&disk, "killed", "is gone");
     let table = succeeds(&mut site.local(&["list"]).expect("nvmf")).expect("a list");
+    assert!(listed(&site).iter().all(|disk| disk["state"] != "killed" || disk["pid"].is_null()), "{table}");
     assert!(table.contains("killed: its server, process") && table.contains("lost: "), "{table}");
     let _ = process::run(&mut detach(&site, &["--all"]));
     target.stop().expect("a clean stop");

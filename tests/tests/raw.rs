@@ -70,7 +70,7 @@ fn short_options_are_nvme_clis_where_they_are_not_the_connections() {
     said(&site, "resv-register", &["-i", "-r", "1"]);
     assert_eq!((&report()["rtype"], &report()["regctl"]), (&json!(0), &json!(0)));
     let set = said(&site, "set-feature", &["-f", "6", "-v", "0"]);
-    assert_eq!(set, "set-feature:0x06 (Volatile Write Cache), value:0x00000000\n");
+    assert_eq!(set, "set-feature:0x06 (Volatile Write Cache), value:00000000\n");
     assert!(said(&site, "get-feature", &["-f", "0x0e", "-l", "8"]).contains("0000: "), "a timestamp");
     assert!(said(&site, "get-log", &["-i", "0", "-l", "16"]).contains("0000: "));
     said(&site, "copy", &["-d", "100", "--slbs", "0", "-b", "0", "-f"]);
@@ -117,6 +117,76 @@ fn features_and_log_pages_are_shown() {
     assert_eq!(groups["ANA DESC LIST "][0]["NSIDS"], json!([]));
     let errors = json(&mut call(&site, "error-log", &["-o", "json"])).expect("JSON");
     assert_eq!(errors["errors"].as_array().map(Vec::len), Some(16));
+    target.stop().expect("the target stops");
+}
+
+#[test]
+fn pages_are_printed_in_words_and_as_they_are() {
+    let (site, target) = site("pages");
+    let raw = |verb: &str, arguments: &[&str]| {
+        let output = process::run(&mut call(&site, verb, arguments)).expect("nvmf");
+        assert!(output.status.success(), "{verb}: {}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    };
+    for (verb, identify, len) in [("id-ctrl", "1", 4096), ("id-ns", "0", 4096)] {
+        let page = raw(verb, &["-b"]);
+        assert_eq!((page.len(), &page), (len, &raw(verb, &["-o", "binary"])));
+        let arguments = ["-O", "6", "-4", identify, "-l", "4096", "-r", "-b", "--namespace-id"];
+        let passed =
+            raw("admin-passthru", &[&arguments[..], &[if verb == "id-ns" { "1" } else { "0" }]].concat());
+        // But for the controller's number, which is another each time.
+        let same =
+            page.iter().zip(&passed).enumerate().filter(|(at, (a, b))| a == b || (78..80).contains(at));
+        assert_eq!(same.count(), len, "{verb}");
+        let text = said(&site, verb, &["-H", "-v"]);
+        assert!(text.contains("vs[]:\n"), "{text}");
+        for line in match verb {
+            "id-ctrl" => ["  [3:3] : 0x1\tWrite Zeroes Supported", "  [7:4] : 0x6\tMax SQ Entry Size (64)"],
+            _ => [
+                "  [0:0] : 0x1\tNamespace Multipath Capable",
+                "LBA Format  0 : Metadata Size: 0   bytes - Data Size: 4096 bytes - Relative Performance: 0 Best (in use)",
+            ],
+        } {
+            assert!(text.lines().any(|it| it == line), "{line:?} is not in:\n{text}");
+        }
+    }
+    assert_eq!(raw("smart-log", &["-b"]).len(), 512);
+    assert!(said(&site, "smart-log", &["-H"]).contains("Available Spare[0]"));
+    assert_eq!(raw("error-log", &["-e", "2", "-b"]).len(), 128);
+    assert_eq!(raw("resv-report", &["-b"])[..8], [0; 8]);
+    let regs = said(&site, "show-regs", &["-H"]);
+    assert!(regs.contains("\tReady (RDY): Yes\n") && regs.contains("(MQES): "), "{regs}");
+    let feature = said(&site, "get-feature", &["-f", "0xf", "-H", "-U", "0"]);
+    assert!(feature.contains("\tKeep Alive Timeout (KATO) in milliseconds: "), "{feature}");
+    let timestamp = said(&site, "get-feature", &["-f", "0xe", "-H"]);
+    assert!(timestamp.contains("\tThe timestamp is : "), "{timestamp}");
+    let log = ["-i", "2", "-l", "16", "-b", "--lsi", "0", "--csi", "0", "-U", "0", "--rae"];
+    assert_eq!(raw("get-log", &log), raw("smart-log", &["-b"])[..16]);
+    fails(&mut call(&site, "get-log", &["-i", "2", "-l", "16", "--ot", "-L", "1"]), &["Invalid Field"])
+        .expect("a page has no index");
+    refuses(&mut call(&site, "get-log", &["-i", "2", "-l", "16", "-U", "200"]), &["0 to 127"])
+        .expect("refused");
+    let shown = said(&site, "admin-passthru", &["-O", "6", "-4", "1", "-l", "4096", "-r", "--dry-run"]);
+    let head = "opcode       : 06\nflags        : 00\nrsvd1        : 0000\nnsid         : 00000000\n";
+    assert!(
+        shown.starts_with(head) && shown.ends_with("cdw15        : 00000000\ntimeout_ms   : 00000000\n"),
+        "{shown}"
+    );
+    let sent = ["-O", "0", "--namespace-id", "1", "--show-command", "--timeout", "5000", "-T"];
+    let sent = said(&site, "io-passthru", &sent);
+    assert!(
+        sent.contains("timeout_ms   : 00001388\nIO Command 00 latency: ")
+            && sent.ends_with("result:00000000\n")
+    );
+    for (verb, arguments) in [("discover", &["-v"][..]), ("list", &["-v"]), ("list-subsys", &["-v"])] {
+        let mut call = if verb == "discover" {
+            site.call(verb, arguments)
+        } else {
+            site.local(&[&[verb], arguments].concat())
+        }
+        .expect("nvmf");
+        succeeds(&mut call).expect(verb);
+    }
     target.stop().expect("the target stops");
 }
 

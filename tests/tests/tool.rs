@@ -107,6 +107,103 @@ fn disk_that_cannot_be_used_is_not_live() {
 }
 
 #[test]
+fn command_that_waits_for_a_path_says_which_and_how_it_is() {
+    let it = Rig::start("tool-waits", 1);
+    let (first, second) = (it.site.address.to_string(), format!("127.0.0.1:{}", it.second_port));
+    for listener in [&first, &second] {
+        it.ctl(&["ana", "set", listener, "1", "inaccessible"]);
+    }
+    let arguments = ["-t", "tcp", "-n", &it.site.nqn, "--path", &second, "--ctrl-loss-tmo", "5"];
+    for (verb, more) in [("read", &["--length", "4096"][..]), ("flush", &[])] {
+        let mut call = it.site.call(verb, &[&arguments, more].concat()).expect("nvmf");
+        let output = process::run_for(&mut call, PATIENCE).expect("it ends");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{said}");
+        let waits: Vec<_> = said.lines().filter(|line| line.contains("waits for a path")).collect();
+        let [waits] = waits[..] else { panic!("once: {said}") };
+        for part in [&format!("{first} is inaccessible (ANA)"), &format!("{second} is inaccessible (ANA)")] {
+            assert!(waits.contains(part.as_str()), "{waits}");
+        }
+        assert!(waits.contains("up to 5 s (--ctrl-loss-tmo)") && waits.contains("--path"), "{waits}");
+    }
+    it.ctl(&["ana", "set", &second, "1", "optimized"]);
+    let output = process::run(&mut it.site.call("flush", &arguments).expect("nvmf")).expect("it ends");
+    assert_eq!((output.status.code(), &output.stderr[..]), (Some(0), &b""[..]), "{output:?}");
+    it.target.stop().expect("a clean stop");
+}
+
+#[test]
+fn reservation_goes_over_the_path_that_leads_to_the_namespace() {
+    let it = Rig::start("tool-reserves", 1);
+    let second = format!("127.0.0.1:{}", it.second_port);
+    it.ctl(&["ana", "set", &it.site.address.to_string(), "1", "inaccessible"]);
+    let call = |verb: &str, more: &[&str]| {
+        let arguments = ["-t", "tcp", "-n", &it.site.nqn];
+        it.site.call(verb, &[&arguments, more].concat()).expect("nvmf")
+    };
+    fails(&mut call("resv-register", &["--nrkey", "0xabcd"]), &["Asymmetric Access Inaccessible"])
+        .expect("the only path gives no access");
+    let path = ["--path", &second];
+    for (verb, more) in [
+        ("resv-register", &["--nrkey", "0xabcd"][..]),
+        ("resv-acquire", &["--crkey", "0xabcd", "--rtype", "1"]),
+        ("resv-release", &["--crkey", "0xabcd", "--rtype", "1"]),
+    ] {
+        succeeds(&mut call(verb, &[more, &path].concat())).expect(verb);
+    }
+    let report = json(&mut call("resv-report", &["--path", &second, "-o", "json"])).expect("a report");
+    assert_eq!(report["regctlext"][0]["rkey"], 0xabcd);
+    it.target.stop().expect("a clean stop");
+}
+
+#[test]
+fn path_whose_name_does_not_resolve_is_away_until_it_does() {
+    let it = Rig::start("tool-name", 1);
+    let (hosts, name) = (it.site.path("hosts"), "storage-b.nvmf-test");
+    std::fs::write(&hosts, "127.0.0.1 localhost\n").expect("a file");
+    std::fs::write(it.site.path("resolv.conf"), "").expect("a file");
+    let path = format!("{name}:{}", it.second_port);
+    let call = |verb: &str, more: &[&str]| {
+        let arguments = ["-t", "tcp", "-n", &it.site.nqn];
+        let plain = it.site.call(verb, &[&arguments, more].concat()).expect("nvmf");
+        let mounted = "mount --bind \"$0/hosts\" /etc/hosts && mount --bind \"$0/resolv.conf\" /etc/resolv.conf || exit 99; exec \"$@\"";
+        let mut call = Command::new("unshare");
+        call.args(["--mount", "sh", "-c", mounted]).arg(it.site.path(""));
+        call.arg(plain.get_program()).args(plain.get_args());
+        it.site.apart(call)
+    };
+    let output = process::run(&mut call("attach", &["--as", "socket", "--path", &path])).expect("unshare");
+    let said = String::from_utf8_lossy(&output.stderr);
+    if said.contains("unshare failed") || output.status.code() == Some(99) {
+        eprintln!("left out: nothing can be mounted here: {said}");
+        return;
+    }
+    assert!(output.status.success(), "{said}");
+    assert!(
+        said.contains(&format!("path over {path} is not there")) && said.contains("its name has no address"),
+        "{said}"
+    );
+    let paths = it.paths();
+    assert_eq!((paths.len(), &paths[1]["State"]), (2, &Value::from("connecting")), "{paths:?}");
+    assert_eq!(paths[1]["Address"], format!("traddr={name},trsvcid={}", it.second_port));
+    // One that leads there is enough, whichever it is.
+    let first = it.site.address.to_string();
+    let mut read = call("flush", &["--path", &first]);
+    let nowhere: Vec<_> =
+        read.get_args().map(|it| if it == "127.0.0.1" { name.into() } else { it.to_owned() }).collect();
+    let mut nowhere_first = it.site.apart(Command::new("unshare"));
+    let output = process::run(nowhere_first.args(nowhere)).expect("unshare");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = process::run(read.args(["--path", &path])).expect("unshare");
+    assert!(String::from_utf8_lossy(&output.stderr).contains(&format!("the name {name} does not resolve")));
+    std::fs::write(&hosts, format!("127.0.0.1 localhost {name}\n")).expect("a file");
+    process::until("it is live", || it.paths()[1]["State"] == "live")
+        .unwrap_or_else(|_| panic!("{:?}", it.paths()));
+    it.detach_all();
+    it.target.stop().expect("a clean stop");
+}
+
+#[test]
 fn tree_shows_each_path_its_state_and_when_it_is_tried_again() {
     let it = Rig::start("tool-tree", 1);
     // Nobody listens there.

@@ -20,8 +20,9 @@ use super::ublk;
 use super::{lock, process};
 use anyhow::{Context, Result, bail, ensure};
 use nvme_proto::Nqn;
-use nvmf_attached::{Attachment, FOLDER_VARIABLE, State, VERSION};
+use nvmf_attached::{AttachedPath, Attachment, FOLDER_VARIABLE, State, VERSION};
 use nvmf_host::Namespace;
+use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{DirBuilder, File};
 use std::io::{ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -29,6 +30,8 @@ use std::path::{Path, PathBuf};
 
 /// Entries that one process number may have, in as many PID namespaces.
 const SAME_NUMBER_MAX: u32 = 1000;
+/// Bytes that a server may need to say what it ended with.
+const OUTCOME_LEN: u64 = 4096;
 /// The files of an entry. The lock is removed last: it says until then whose they are.
 const EXTENSIONS: [&str; 6] = ["json", "draft", "fence", "ask", "log", "lock"];
 
@@ -120,6 +123,8 @@ impl Registry {
             };
             // Somebody who clears away may have been faster, and has removed the file then.
             if lock::try_lock(&lock)? && is_at(&lock, &path) {
+                // What it ends with is to be written also when the folder's file system is full by then.
+                let _ = fallocate(&lock, FallocateFlags::KEEP_SIZE, 0, OUTCOME_LEN);
                 return Ok(Claim { registry: self.clone(), id, lock });
             }
         }
@@ -171,6 +176,12 @@ impl Registry {
             let pid = disk.pid;
             let reason = disk.reason.take().map(|reason| format!(" ({reason})")).unwrap_or_default();
             disk.state = State::Killed;
+            // Nobody is connected.
+            for path in &mut disk.paths {
+                let AttachedPath { address, transport, source, .. } = std::mem::take(path);
+                *path =
+                    AttachedPath { address, transport, source, state: State::Killed, ..Default::default() };
+            }
             disk.reason = Some(format!(
                 "its server, process {pid}, is gone{reason}: what it is asked for waits; nvmf attach with the same arguments takes it over, nvmf detach clears it away"
             ));

@@ -7,9 +7,8 @@ use super::fence::{Fence, FenceFile, FencePart};
 use super::serve::{lock_disk, refuse_left};
 use super::{AttachOptions, disk};
 use crate::connect::{Via, reach};
-use crate::namespace::{choose, taken_of};
+use crate::namespace::{ana_name, choose, taken_of};
 use anyhow::{Context, Result, anyhow};
-use nvme_proto::admin::log_page::AnaState;
 use nvme_proto::fabrics::discovery::TransportType;
 use nvmf_attached::{AttachedPath, Attachment, DiskLock, State};
 use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Tag};
@@ -43,17 +42,6 @@ pub(super) fn state_of(state: ConnectionState) -> State {
         ConnectionState::Lost => State::Lost,
         // Connecting: I/O waits.
         _ => State::Reconnecting,
-    }
-}
-
-/// What nvme-cli and the kernel call it.
-fn ana_name(state: AnaState) -> &'static str {
-    match state {
-        AnaState::OPTIMIZED => "optimized",
-        AnaState::NON_OPTIMIZED => "non-optimized",
-        AnaState::INACCESSIBLE => "inaccessible",
-        AnaState::PERSISTENT_LOSS => "persistent-loss",
-        _ => "change",
     }
 }
 
@@ -421,7 +409,10 @@ impl Remote {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let at = |time: Duration| u64::try_from((now + backend.until(time)).as_millis()).ok();
         let attached = |path: PathStatus| AttachedPath {
-            address: path.address.to_string(),
+            address: match &path.name {
+                Some(name) if path.address.ip().is_unspecified() => format!("{name}:{}", path.address.port()),
+                _ => path.address.to_string(),
+            },
             transport: if path.transport == TransportType::TCP { "tcp" } else { "rdma" }.to_owned(),
             source: path.source.map(|source| source.ip().to_string()),
             cntlid: path.controller.map(|cntlid| cntlid.0),

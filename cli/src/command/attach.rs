@@ -2,11 +2,11 @@
 
 use super::persist;
 use super::target::NamespaceArguments;
-use super::{Format, Output};
+use super::{Format, Output, Verbosity};
 use crate::attach::{
     self, AttachOptions, Ended, Form, Listed, QUEUES_MAX, Question, Registry, Restart, SocketOptions,
 };
-use crate::print::{ERROR_PREFIX, OutputClosed, chain, human, line, print_json, wrong_arguments};
+use crate::print::{OutputClosed, chain, complain, human, line, print_json, wrong_arguments};
 use anyhow::{Context, Result, bail, ensure};
 use nvme_proto::{Nqn, Nsid};
 use nvmf_attached::{Attachment, State};
@@ -63,6 +63,8 @@ pub(super) struct DiskArguments {
     /// Detach it when its discovery controller lists it no more (what `discoverd` says)
     #[arg(long, hide = true)]
     by_discovery: bool,
+    #[command(flatten)]
+    verbosity: Verbosity,
 }
 
 /// Permissions, in octal.
@@ -140,6 +142,8 @@ pub(crate) struct Detach {
     /// Detach a disk that is in use: its users get I/O errors, clients of its socket are disconnected
     #[arg(short, long)]
     force: bool,
+    #[command(flatten)]
+    verbosity: Verbosity,
 }
 
 #[derive(clap::Args)]
@@ -147,9 +151,15 @@ pub(crate) struct DetachAll {
     /// Detach also disks that are in use: their users get I/O errors
     #[arg(short, long)]
     force: bool,
+    #[command(flatten)]
+    verbosity: Verbosity,
 }
 
 impl DiskArguments {
+    pub(super) fn verbosity(&self) -> u8 {
+        self.verbosity.level()
+    }
+
     /// The same disk in this form.
     pub(super) fn in_form(self, form: Form) -> Self {
         Self { form, ..self }
@@ -227,6 +237,10 @@ impl Attach {
         self.disk.options()
     }
 
+    pub(super) fn verbosity(&self) -> u8 {
+        self.disk.verbosity()
+    }
+
     pub(super) fn format(&self) -> Format {
         self.output.format
     }
@@ -242,10 +256,10 @@ impl Attach {
     fn attach_by_unit(&self, name: &str) -> Result<Option<Attachment>> {
         let file = persist::write(name)?;
         if !Path::new(SYSTEMD).exists() {
-            eprintln!(
-                "{ERROR_PREFIX}this machine does not run systemd: have it run `nvmf attach --from {}` at boot",
+            complain(format_args!(
+                "this machine does not run systemd: have it run `nvmf attach --from {}` at boot",
                 file.display()
-            );
+            ));
             return Ok(None);
         }
         let unit = format!("nvmf-attach@{name}.service");
@@ -295,6 +309,10 @@ pub(super) fn restart(count: u32) -> Result<Restart> {
 }
 
 impl Serve {
+    pub(super) fn verbosity(&self) -> u8 {
+        self.disk.verbosity()
+    }
+
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let (options, restart) = (self.disk.options(), restart(self.restarts)?);
         let ended = match &self.resume {
@@ -393,7 +411,7 @@ fn for_each(disks: &[Listed], act: impl Fn(&Listed) -> Result<()>) -> Result<()>
     }
     let Some((last, others)) = failures.split_last() else { return Ok(()) };
     for failure in others {
-        eprintln!("{ERROR_PREFIX}{failure}");
+        complain(failure);
     }
     bail!("{last}")
 }
@@ -405,7 +423,7 @@ fn path(path: &Path) -> Result<PathBuf> {
 
 pub(super) fn report(format: Format, disk: &Attachment) -> Result<()> {
     if let Some(note) = &disk.note {
-        eprintln!("{ERROR_PREFIX}{note}");
+        complain(note);
     }
     warn_of_paths(disk);
     if format == Format::Json {
@@ -445,14 +463,18 @@ pub(super) fn report(format: Format, disk: &Attachment) -> Result<()> {
 pub(super) fn warn_of_paths(disk: &Attachment) {
     for path in disk.paths.iter().filter(|path| path.state != State::Live) {
         let reason = path.reason.as_deref().unwrap_or("it has not answered yet");
-        eprintln!(
-            "{ERROR_PREFIX}the path over {} is not there: {reason}. It is tried again: see nvmf list-subsys",
+        complain(format_args!(
+            "the path over {} is not there: {reason}. It is tried again: see nvmf list-subsys",
             path.address
-        );
+        ));
     }
 }
 
 impl DetachAll {
+    pub(super) fn verbosity(&self) -> u8 {
+        self.verbosity.level()
+    }
+
     pub(crate) fn run(&self) -> Result<()> {
         detach(&Registry::of_this_user().list()?, self.force)
     }
@@ -466,6 +488,10 @@ fn detach(disks: &[Listed], force: bool) -> Result<()> {
 }
 
 impl Detach {
+    pub(super) fn verbosity(&self) -> u8 {
+        self.verbosity.level()
+    }
+
     pub(crate) fn run(&self) -> Result<()> {
         let mut disks = Registry::of_this_user().list()?;
         let name = self.name.as_deref().or(self.device.as_deref());

@@ -1,7 +1,8 @@
 //! `nvmf compare`: has the controller compare blocks with a file.
 
 use super::nvm::{BlockArguments, COMPARE, open};
-use crate::print::{ERROR_PREFIX, line};
+use super::waiting::Waiting;
+use crate::print::{complain, line};
 use crate::runtime::run;
 use anyhow::{Context, Result, anyhow};
 use nvmf_block::BlockError;
@@ -35,10 +36,10 @@ impl Compare {
             return Ok(ExitCode::SUCCESS);
         };
         let nqn = self.range.namespace.nqn;
-        eprintln!(
-            "{ERROR_PREFIX}Compare Failure: {nqn} differs from {}, first in block {block}",
+        complain(format_args!(
+            "Compare Failure: {nqn} differs from {}, first in block {block}",
             self.data.display()
-        );
+        ));
         Ok(DIFFERENT.into())
     }
 
@@ -58,6 +59,7 @@ impl Compare {
         let mut file =
             File::open(&self.data).with_context(|| format!("cannot read {}", self.data.display()))?;
         let (connection, device) = open(&self.range.namespace, Some(COMPARE)).await?;
+        let waiting = Waiting::new(&self.range.namespace, &connection, device.nsid());
         let (mut at, len) = self.range.bytes(&device)?;
         let end = at + len;
         let mut bytes = vec![0; len.min(CHUNK) as usize];
@@ -65,7 +67,7 @@ impl Compare {
         while difference.is_none() && at < end {
             let bytes = &mut bytes[..(end - at).min(CHUNK) as usize];
             file.read_exact(bytes).map_err(|error| self.unread(error, len))?;
-            if !equal(&device, at, bytes).await? {
+            if !waiting.tell(equal(&device, at, bytes)).await? {
                 difference = Some(first_block(&device, at, bytes).await?);
             }
             at += bytes.len() as u64;

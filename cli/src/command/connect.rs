@@ -17,6 +17,10 @@ pub(crate) struct Connect {
 }
 
 impl Connect {
+    pub(super) fn verbosity(&self) -> u8 {
+        self.attach.verbosity()
+    }
+
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let options = self.attach.options()?;
         if self.attach.names_one_disk() {

@@ -1,10 +1,10 @@
 //! `nvmf connect-all` and `nvmf discoverd`: attaching what discovery controllers list.
 
 use super::attach::warn_of_paths;
-use super::{Format, Output, TargetArguments, given_options};
+use super::{Format, Output, TargetArguments, Verbosity, given_options};
 use crate::attach::Form;
 use crate::discovery::{Begin, Controller, Outcome, Policy, Sources, attach_all, follow};
-use crate::print::{ERROR_PREFIX, line, print_json};
+use crate::print::{complain, line, print_json};
 use crate::runtime::run;
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
@@ -36,6 +36,8 @@ pub(crate) struct ConnectAll {
     form: Form,
     #[command(flatten)]
     output: Output,
+    #[command(flatten)]
+    verbosity: Verbosity,
 }
 
 #[derive(clap::Args)]
@@ -72,6 +74,10 @@ impl SourceArguments {
 }
 
 impl ConnectAll {
+    pub(super) fn verbosity(&self) -> u8 {
+        self.verbosity.level()
+    }
+
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let sources = self.sources.read(&self.target)?;
         self.sources.check(&sources)?;
@@ -85,7 +91,7 @@ impl ConnectAll {
 pub(super) fn end(outcome: &Outcome, format: Format) -> Result<ExitCode> {
     print(outcome, format)?;
     for failure in &outcome.failures {
-        eprintln!("{ERROR_PREFIX}{failure}");
+        complain(failure);
     }
     Ok(if outcome.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -1,7 +1,7 @@
 //! `nvmf discover`.
 
 use super::connect_all::SourceArguments;
-use super::{Format, Output, TargetArguments, given_options};
+use super::{Format, Output, TargetArguments, Verbosity, given_options};
 use crate::connect::{is_unreachable, reach};
 use crate::discovery::{Announced, Browser, Controller};
 use crate::print::{OutputClosed, chain, line, print_json};
@@ -33,9 +33,15 @@ pub(crate) struct Discover {
     mdns: bool,
     #[command(flatten)]
     output: Output,
+    #[command(flatten)]
+    verbosity: Verbosity,
 }
 
 impl Discover {
+    pub(super) fn verbosity(&self) -> u8 {
+        self.verbosity.level()
+    }
+
     pub(crate) fn run(&self) -> Result<()> {
         if self.target.names_a_target() {
             return self.ask(self.target.options(Nqn::DISCOVERY)?);

@@ -2,19 +2,23 @@
 
 mod fields;
 
+use super::human::hex;
+use super::human::identify::explain;
+use super::raw::dump;
 use super::target::NamespaceArguments;
-use super::{Format, Output, TargetArguments};
+use super::{PageOutput, TargetArguments};
 use crate::connect::connect;
 use crate::namespace::uuid;
-use crate::print::{line, print_json};
+use crate::print::line;
 use crate::runtime::run;
 use anyhow::{Result, bail};
+use core::mem::offset_of;
 use nvme_proto::Nqn;
 use nvme_proto::admin::identify::{IdentifyController, IdentifyNamespace};
 use nvmf_host::admin;
 use nvmf_initiator::AdminReply;
 use serde_json::Value;
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 #[derive(clap::Args)]
 pub(crate) struct IdCtrl {
@@ -24,7 +28,7 @@ pub(crate) struct IdCtrl {
     #[arg(short = 'n', long)]
     nqn: Nqn,
     #[command(flatten)]
-    output: Output,
+    shown: Shown,
 }
 
 #[derive(clap::Args)]
@@ -32,39 +36,53 @@ pub(crate) struct IdNs {
     #[command(flatten)]
     namespace: NamespaceArguments,
     #[command(flatten)]
-    output: Output,
+    shown: Shown,
+}
+
+/// What is shown of a structure, and how.
+#[derive(clap::Args, Clone, Copy)]
+struct Shown {
+    /// Say what the bits of each field mean
+    #[arg(short = 'H', long)]
+    human_readable: bool,
+    /// Show the vendor's bytes, too
+    #[arg(short = 'v', long)]
+    vendor_specific: bool,
+    #[command(flatten)]
+    output: PageOutput,
 }
 
 impl IdCtrl {
     pub(crate) fn run(&self) -> Result<()> {
         let options = self.target.options(self.nqn)?;
-        let value = run(async {
+        let page: IdentifyController = run(async {
             let (connection, _) = connect(options).await?;
-            let page: IdentifyController =
-                page(&connection.admin(admin::identify_controller()).await?, "Identify Controller")?;
+            let page = page(&connection.admin(admin::identify_controller()).await?, "Identify Controller")?;
             connection.close().await;
-            Ok(fields::controller(&page))
+            Ok(page)
         })?;
-        print(&self.output, "NVME Identify Controller:", value)
+        let vendor = offset_of!(IdentifyController, vs);
+        self.shown.print("NVME Identify Controller:", page.as_bytes(), vendor, || fields::controller(&page))
     }
 }
 
 impl IdNs {
     pub(crate) fn run(&self) -> Result<()> {
         let options = self.namespace.options()?;
-        let value = run(async {
+        let (page, nsid, uuid): (IdentifyNamespace, _, _) = run(async {
             let (connection, _) = connect(options).await?;
             let namespaces = connection.namespaces();
             let nsid = self.namespace.choose(&namespaces)?;
             connection.open(nsid)?;
             let uuid = namespaces.iter().find(|namespace| namespace.nsid == nsid).and_then(uuid);
-            let page: IdentifyNamespace =
-                page(&connection.admin(admin::identify_namespace(nsid)).await?, "Identify Namespace")?;
+            let page = page(&connection.admin(admin::identify_namespace(nsid)).await?, "Identify Namespace")?;
             connection.close().await;
-            Ok(fields::namespace(&page, nsid.0, uuid.as_deref()))
+            Ok((page, nsid.0, uuid))
         })?;
-        let title = format!("NVME Identify Namespace {}:", value["nsid"]);
-        print(&self.output, &title, value)
+        let (title, vendor) =
+            (format!("NVME Identify Namespace {nsid}:"), offset_of!(IdentifyNamespace, vendor));
+        let fields = || fields::namespace(&page, nsid, uuid.as_deref());
+        self.shown.print(&title, page.as_bytes(), vendor, fields)
     }
 }
 
@@ -90,12 +108,23 @@ const IN_HEX: [&str; 37] = [
     "sgls", "fcatt", "nsze", "ncap", "nuse", "nsfeat", "flbas", "mc", "dpc", "dps", "nmic", "rescap", "fpi",
 ];
 
-fn print(output: &Output, title: &str, value: Value) -> Result<()> {
-    if output.format == Format::Json {
-        return print_json(value);
+impl Shown {
+    /// Prints a structure, in which the vendor's bytes begin at `vendor`.
+    fn print(self, title: &str, page: &[u8], vendor: usize, fields: impl Fn() -> Value) -> Result<()> {
+        self.output.print(page, &fields, || {
+            line(title)?;
+            text(&fields(), self.human_readable)?;
+            if self.vendor_specific {
+                line("vs[]:")?;
+                dump(&page[vendor..], false)?;
+            }
+            Ok(())
+        })
     }
-    line(title)?;
-    let fields = &value;
+}
+
+fn text(value: &Value, human_readable: bool) -> Result<()> {
+    let fields = value;
     for (name, value) in value.as_object().into_iter().flatten() {
         match value {
             Value::Array(states) if name == "psds" => {
@@ -113,11 +142,19 @@ fn print(output: &Output, title: &str, value: Value) -> Result<()> {
                 let flbas = fields["flbas"].as_u64().unwrap_or_default();
                 let upper = if formats.len() > 16 { flbas >> 1 & 0x30 } else { 0 };
                 for (number, format) in formats.iter().enumerate() {
-                    line(lba_format(number, format, number as u64 == (flbas & 0xf | upper)))?;
+                    let shown = if human_readable { explained_lba_format } else { lba_format };
+                    line(shown(number, format, number as u64 == (flbas & 0xf | upper)))?;
                 }
             }
             Value::Null => {}
-            value => line(format_args!("{name:<10}: {}", field(name, value)))?,
+            value => {
+                line(format_args!("{name:<10}: {}", field(name, value)))?;
+                let number = value.as_u64().filter(|_| human_readable);
+                let lines = number.map_or_else(Vec::new, |number| explain(name, number));
+                if !lines.is_empty() {
+                    line(format_args!("{}\n", lines.join("\n")))?;
+                }
+            }
         }
     }
     Ok(())
@@ -139,6 +176,20 @@ fn lba_format(number: usize, format: &Value, is_in_use: bool) -> String {
     let part = |name: &str| format[name].as_u64().unwrap_or_default();
     let in_use = if is_in_use { " (in use)" } else { "" };
     format!("lbaf {number:>2} : ms:{:<3} lbads:{:<2} rp:{:#x}{in_use}", part("ms"), part("ds"), part("rp"))
+}
+
+/// The same in words.
+fn explained_lba_format(number: usize, format: &Value, is_in_use: bool) -> String {
+    let part = |name: &str| format[name].as_u64().unwrap_or_default();
+    let in_use = if is_in_use { " (in use)" } else { "" };
+    let performance = ["Best", "Better", "Good", "Degraded"][part("rp") as usize & 3];
+    format!(
+        "LBA Format {number:>2} : Metadata Size: {:<3} bytes - Data Size: {:<2} bytes - Relative Performance: {} \
+         {performance}{in_use}",
+        part("ms"),
+        1_u64 << part("ds").min(63),
+        hex(part("rp")),
+    )
 }
 
 /// A power state, in three lines.

@@ -66,7 +66,7 @@ fn whole_time(statistics: &Statistics) -> Duration {
     Duration::from_millis(statistics.uptime_ms.max(1))
 }
 
-fn print(listed: &Listed) -> Result<()> {
+pub(super) fn print(listed: &Listed) -> Result<()> {
     let disk = &listed.disk;
     let record = disk.disk.clone().unwrap_or_default();
     let field = |name: &str, value: &str| match value {
@@ -86,7 +86,8 @@ fn print(listed: &Listed) -> Result<()> {
     field("state", disk.state.as_str())?;
     field("reason", disk.reason.as_deref().unwrap_or_default())?;
     field("note", disk.note.as_deref().unwrap_or_default())?;
-    field("served by", &format!("process {}", disk.pid))?;
+    let server = disk.served_by().map_or("nobody".to_owned(), |pid| format!("process {pid}"));
+    field("served by", &server)?;
     field("iopolicy", &disk.iopolicy)?;
     for path in &disk.paths {
         let parts = [

@@ -1,6 +1,6 @@
 //! `nvmf list`.
 
-use super::{Format, Output};
+use super::{Format, Output, info};
 use crate::attach::Registry;
 use crate::print::{human, line, print_json};
 use anyhow::Result;
@@ -11,13 +11,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 #[derive(clap::Args)]
 pub(crate) struct List {
+    /// Show all that is known of each, as `nvmf info` does
+    #[arg(short = 'v', long)]
+    verbose: bool,
     #[command(flatten)]
     output: Output,
 }
 
 impl List {
     pub(crate) fn run(&self) -> Result<()> {
-        let disks: Vec<_> = Registry::of_this_user().list()?.into_iter().map(|listed| listed.disk).collect();
+        let listed = Registry::of_this_user().list()?;
+        let disks: Vec<_> = listed.iter().map(|listed| listed.disk.clone()).collect();
         if self.output.format == Format::Json {
             let devices: Vec<_> = disks.iter().filter(|disk| disk.device.is_some()).map(device).collect();
             let disks: Vec<_> = disks.iter().map(Attachment::json).collect();
@@ -54,6 +58,10 @@ impl List {
             for path in disk.paths.iter().filter(|_| disk.paths.len() > 1) {
                 line(format_args!("{}: path {}", disk.place().display(), path_line(path)))?;
             }
+        }
+        for listed in listed.iter().filter(|_| self.verbose) {
+            line("")?;
+            info::print(listed)?;
         }
         Ok(())
     }
@@ -128,7 +136,7 @@ fn row(disk: &Attachment) -> [String; 11] {
         disk.nsid.to_string(),
         human(disk.size),
         disk.block_size.to_string(),
-        disk.pid.to_string(),
+        disk.served_by().map_or("-".to_owned(), |pid| pid.to_string()),
         path(&disk.socket),
     ]
 }

@@ -16,6 +16,9 @@ use std::net::SocketAddr;
 pub(crate) struct ListSubsys {
     /// Only the subsystem of this disk: its block device, its NBD socket, or the NQN
     device: Option<OsString>,
+    /// As nvme-cli has it; always so here
+    #[arg(short = 'v', long, hide = true)]
+    verbose: bool,
     #[command(flatten)]
     output: Output,
 }
@@ -151,7 +154,11 @@ fn address(path: &AttachedPath) -> String {
     let source = path.source.as_ref().map(|source| format!(",src_addr={source}")).unwrap_or_default();
     match path.address.parse::<SocketAddr>() {
         Ok(address) => format!("traddr={},trsvcid={}{source}", address.ip(), address.port()),
-        Err(_) => format!("traddr={}{source}", path.address),
+        // A name that has no address.
+        Err(_) => match path.address.rsplit_once(':') {
+            Some((name, port)) => format!("traddr={name},trsvcid={port}{source}"),
+            None => format!("traddr={}{source}", path.address),
+        },
     }
 }
 

@@ -10,11 +10,13 @@ mod connect_all;
 mod dhchap_key;
 mod discover;
 mod doctor;
+mod human;
 mod identify;
 mod info;
 mod list;
 mod list_subsys;
 mod nvm;
+mod output;
 pub(crate) mod persist;
 mod raw;
 mod refused;
@@ -25,15 +27,17 @@ mod target;
 mod tls_key;
 mod top;
 mod transfer;
+mod waiting;
 
 use crate::discovery::given;
-use crate::print::{ERROR_PREFIX, OutputClosed, WrongArguments, chain, line, wrong_arguments};
+use crate::print::{self, OutputClosed, WrongArguments, chain, complain, line, wrong_arguments};
 use anyhow::Result;
-use clap::{Arg, Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Arg, Args, CommandFactory, Parser, Subcommand};
 use nvmf_initiator::HostIdentity;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use output::{Format, Output, PageOutput, Verbosity};
 pub(crate) use target::TargetArguments;
 
 #[derive(Parser)]
@@ -200,25 +204,11 @@ fn without_short(letters: &'static str) -> impl Fn(Arg) -> Arg {
     }
 }
 
-/// How results are printed.
-#[derive(Args, Clone, Copy)]
-struct Output {
-    /// How to print
-    #[arg(short = 'o', long = "output-format", value_enum, default_value_t = Format::Normal)]
-    format: Format,
-}
-
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq)]
-enum Format {
-    Normal,
-    Json,
-}
-
 impl Arguments {
     /// Runs the command; the exit status that it ends with: 0 for success, 1 for failure, 2 for wrong arguments.
     /// `compare` and `doctor` have meanings of their own.
     pub(crate) fn run(self) -> ExitCode {
-        crate::log::start();
+        crate::log::start(self.command.verbosity());
         let outcome = match self.command {
             Command::Doctor(doctor) => return exit(doctor.run(), doctor::UNKNOWN),
             Command::Compare(compare) => return exit(compare.run(), compare::UNKNOWN),
@@ -277,6 +267,23 @@ impl Arguments {
     }
 }
 
+impl Command {
+    /// How much more than usual is said.
+    fn verbosity(&self) -> u8 {
+        match self {
+            Self::Attach(attach) => attach.verbosity(),
+            Self::Connect(connect) => connect.verbosity(),
+            Self::ConnectAll(all) => all.verbosity(),
+            Self::Detach(detach) => detach.verbosity(),
+            Self::DisconnectAll(all) => all.verbosity(),
+            Self::Discover(discover) => discover.verbosity(),
+            Self::Serve(serve) => serve.verbosity(),
+            Self::ServeVhost(serve) => serve.verbosity(),
+            _ => 0,
+        }
+    }
+}
+
 /// The options of this call for a connection, by their long names, but for those that say where the controller is.
 fn given_options() -> Vec<String> {
     let matches = Arguments::command().get_matches_from(std::env::args_os());
@@ -295,13 +302,22 @@ pub(crate) fn refuse(error: anyhow::Error) -> ExitCode {
     exit(Err(error), FAILURE)
 }
 
+/// Prints what is wrong with the command line, or what it asks to be told of itself (`--help`); the exit status.
+pub(crate) fn answer(answer: &clap::Error) -> ExitCode {
+    let printed = answer.print();
+    match answer.use_stderr() {
+        true => USAGE.into(),
+        false => exit(print::printed(printed).map(|()| ExitCode::SUCCESS), FAILURE),
+    }
+}
+
 /// The exit status of a command; prints why it failed.
 fn exit(outcome: Result<ExitCode>, failure: u8) -> ExitCode {
     match outcome {
         Ok(status) => status,
         Err(error) if error.is::<OutputClosed>() => OUTPUT_CLOSED.into(),
         Err(error) => {
-            eprintln!("{ERROR_PREFIX}{}", chain(&error));
+            complain(chain(&error));
             if error.is::<WrongArguments>() { USAGE.into() } else { failure.into() }
         }
     }

@@ -2,6 +2,7 @@
 
 use super::refused::{NoShortOptions, NoShortOptionsOfRanges};
 use super::target::NamespaceArguments;
+use super::waiting::Waiting;
 use crate::connect::connect;
 use crate::print::{line, wrong_arguments};
 use crate::runtime::run;
@@ -89,7 +90,7 @@ impl Flush {
     pub(crate) fn run(&self) -> Result<()> {
         run(async {
             let (connection, device) = open(&self.namespace, None).await?;
-            device.flush().await?;
+            Waiting::new(&self.namespace, &connection, device.nsid()).tell(device.flush()).await?;
             connection.close().await;
             line("flush: success")
         })
@@ -116,8 +117,9 @@ impl Dsm {
             let ranges = self.slbs.iter().zip(&self.blocks);
             // All ranges are checked before the first is deallocated.
             let ranges = ranges.map(|(&start, &blocks)| bytes(&device, start, blocks.into()));
+            let waiting = Waiting::new(&self.namespace, &connection, device.nsid());
             for (offset, len) in ranges.collect::<Result<Vec<_>>>()? {
-                device.deallocate(offset, len).await?;
+                waiting.tell(device.deallocate(offset, len)).await?;
             }
             connection.close().await;
             line("dsm: success")
@@ -131,7 +133,8 @@ impl WriteZeroes {
             let (connection, device) = open(&self.range.namespace, Some(WRITE_ZEROES)).await?;
             self.attached.check(&connection, &device, &self.range.namespace.nqn)?;
             let (offset, len) = self.range.bytes(&device)?;
-            device.write_zeroes(offset, len, self.deac, self.force_unit_access).await?;
+            let waiting = Waiting::new(&self.range.namespace, &connection, device.nsid());
+            waiting.tell(device.write_zeroes(offset, len, self.deac, self.force_unit_access)).await?;
             connection.close().await;
             line("write-zeroes: success")
         })

@@ -17,7 +17,7 @@ const VERSION: i64 = 1;
 /// Names the folder with nvmf's configuration, instead of `/etc/nvmf`.
 const FOLDER_VARIABLE: &str = "NVMF_CONFIG_DIR";
 /// Options that are not about the disk.
-const OF_THE_CALL: [&str; 5] = ["persist", "from", "foreground", "format", "help"];
+const OF_THE_CALL: [&str; 6] = ["persist", "from", "foreground", "format", "verbose", "help"];
 /// Options that name files. The unit runs in another folder.
 const FILES: [&str; 4] = ["socket", "tls_key_file", "dhchap_secret", "dhchap_ctrl_secret"];
 

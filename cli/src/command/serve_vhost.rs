@@ -17,6 +17,10 @@ pub(crate) struct ServeVhost {
 }
 
 impl ServeVhost {
+    pub(super) fn verbosity(&self) -> u8 {
+        self.disk.verbosity()
+    }
+
     /// Serves from this process until it is stopped.
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let format = self.output.format;

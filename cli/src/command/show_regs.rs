@@ -1,6 +1,6 @@
 //! `nvmf show-regs`: the properties of a controller, under the registers' names.
 
-use super::{Format, Output, TargetArguments};
+use super::{Format, Output, TargetArguments, human};
 use crate::connect::connect;
 use crate::print::{line, print_json};
 use crate::runtime::run;
@@ -17,8 +17,8 @@ pub(crate) struct ShowRegs {
     /// NQN of the subsystem
     #[arg(short = 'n', long)]
     nqn: Nqn,
-    /// As nvme-cli has it; always so here
-    #[arg(short = 'H', long, hide = true)]
+    /// Say what their bits mean
+    #[arg(short = 'H', long)]
     human_readable: bool,
     #[command(flatten)]
     output: Output,
@@ -61,6 +61,9 @@ impl ShowRegs {
         }
         for (name, meaning, value) in values {
             line(format_args!("{name:<8}: {value:x}  {meaning}"))?;
+            for explained in human::registers::explain(name, value).iter().filter(|_| self.human_readable) {
+                line(explained)?;
+            }
         }
         Ok(())
     }

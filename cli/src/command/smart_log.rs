@@ -1,20 +1,20 @@
 //! `nvmf smart-log`: the SMART / Health log page of a controller.
 
+use super::human::FREEZING_KELVIN;
 use super::identify::page;
-use super::{Format, Output, TargetArguments};
+use super::{PageOutput, TargetArguments};
 use crate::connect::connect;
-use crate::print::{self, human, line, print_json};
+use crate::print::{self, human, line};
 use crate::runtime::run;
 use anyhow::Result;
 use nvme_proto::admin::log_page::{LogPageId, SmartLog};
 use nvme_proto::{Nqn, Nsid};
 use nvmf_host::admin;
 use serde_json::{Map, Value};
+use zerocopy::IntoBytes;
 
 /// Bytes of a data unit: a thousand blocks of 512 bytes.
 const DATA_UNIT: u128 = 512_000;
-/// 0 °C, as nvme-cli rounds it.
-const FREEZING_KELVIN: i128 = 273;
 /// The sensors, in JSON and in text. nvme-cli leaves out those that report 0 K.
 const SENSORS: [(&str, &str); 8] = [
     ("temperature_sensor_1", "Temperature Sensor 1"),
@@ -34,8 +34,11 @@ pub(crate) struct SmartLogArguments {
     /// NQN of the subsystem
     #[arg(short = 'n', long)]
     nqn: Nqn,
+    /// Say what the bits of the critical warning mean
+    #[arg(short = 'H', long)]
+    human_readable: bool,
     #[command(flatten)]
-    output: Output,
+    output: PageOutput,
 }
 
 impl SmartLogArguments {
@@ -48,11 +51,14 @@ impl SmartLogArguments {
             connection.close().await;
             Ok(log)
         })?;
-        if self.output.format == Format::Json {
-            return print_json(json(&log));
-        }
-        line(format_args!("Smart Log for NVME device:{} namespace-id:{:x}", self.nqn, Nsid::ALL.0))?;
-        print::text(text(&log))
+        self.output.print(
+            log.as_bytes(),
+            || json(&log),
+            || {
+                line(format_args!("Smart Log for NVME device:{} namespace-id:{:x}", self.nqn, Nsid::ALL.0))?;
+                print::text(text(&log, self.human_readable))
+            },
+        )
     }
 }
 
@@ -80,9 +86,19 @@ fn json(log: &SmartLog) -> Value {
     Value::Object(fields.collect::<Map<_, _>>())
 }
 
-fn text(log: &SmartLog) -> String {
+/// What the bits of the critical warning say.
+const WARNINGS: [&str; 6] = [
+    "Available Spare[0]",
+    "Temp. Threshold[1]",
+    "NVM subsystem Reliability[2]",
+    "Read-only[3]",
+    "Volatile mem. backup failed[4]",
+    "Persistent Mem. RO[5]",
+];
+
+fn text(log: &SmartLog, human_readable: bool) -> String {
     let line = |field: Field| {
-        let Field { title, value, unit, .. } = field;
+        let Field { name, title, value, unit } = field;
         let value = match unit {
             Unit::None => value.to_string(),
             Unit::Percent => format!("{value}%"),
@@ -93,7 +109,13 @@ fn text(log: &SmartLog) -> String {
                 format!("{value} ({})", human(bytes))
             }
         };
-        format!("{title:<40}: {value}\n")
+        let mut text = format!("{title:<40}: {value}\n");
+        if human_readable && name == "critical_warning" {
+            for (bit, warning) in WARNINGS.iter().enumerate() {
+                text += &format!("      {warning:<31}: {}\n", log.critical_warning >> bit & 1);
+            }
+        }
+        text
     };
     fields(log).into_iter().map(line).collect()
 }
@@ -204,13 +226,14 @@ mod tests {
     #[test]
     fn temperature_of_zero_kelvin_is_none() {
         let line = "temperature                             : not reported";
-        assert!(text(&page(&[])).lines().any(|there| there == line));
+        assert!(text(&page(&[]), false).lines().any(|there| there == line));
     }
 
     #[test]
     fn text_has_units() {
-        let text = text(&page(&[(1, &310_u16.to_le_bytes()), (3, &[100]), (32, &[2])]));
+        let text = text(&page(&[(0, &[4]), (1, &310_u16.to_le_bytes()), (3, &[100]), (32, &[2])]), true);
         for line in [
+            "      NVM subsystem Reliability[2]   : 1",
             "temperature                             : 37 °C (310 K)",
             "available_spare                         : 100%",
             "Data Units Read                         : 2 (1000.00 KiB)",

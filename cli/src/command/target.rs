@@ -16,9 +16,8 @@ use nvmf_initiator::{
     SecretsSource, TcpOptions, TlsOptions, TransportOptions, VerbsOptions,
 };
 use nvmf_tls::{Key, NVME_KEYRING, Version, read_key_file};
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use uuid::Uuid;
 
@@ -131,6 +130,9 @@ pub(crate) struct TargetArguments {
     /// --ctrl-loss-tmo says. A write that failed so may yet take effect until two Keep Alive Timeouts have passed
     #[arg(long)]
     fast_io_fail_tmo: Option<u32>,
+    /// It is one of --path, not that of -a.
+    #[arg(skip)]
+    is_further: bool,
     #[command(flatten)]
     _absent: Absent,
 }
@@ -197,12 +199,10 @@ impl From<Provider> for Preference {
     }
 }
 
-/// A name's address, as it was found last.
-#[derive(Default)]
-struct Lookup {
-    is_under_way: bool,
-    found: Option<SocketAddr>,
-}
+/// A name has no address now.
+#[derive(Debug, thiserror::Error)]
+#[error("`{0}` is neither an IP address nor a name that resolves: check {1}")]
+struct Unresolved(String, &'static str);
 
 /// Which subsystem and namespace of it.
 #[derive(clap::Args, Clone, Debug)]
@@ -281,6 +281,12 @@ impl TargetArguments {
         }
     }
 
+    /// How long I/O waits for a path, in seconds; `None`: without end.
+    pub(super) fn patience(&self) -> Option<u64> {
+        let fast = self.fast_io_fail_tmo.map(u64::from);
+        fast.into_iter().chain(u64::try_from(self.ctrl_loss_tmo)).min()
+    }
+
     /// Whether an address is given.
     pub(crate) fn names_a_target(&self) -> bool {
         self.traddr.is_some()
@@ -313,8 +319,8 @@ impl TargetArguments {
                  {address}%eth0"
             ));
         }
-        let context = || format!("`{text}` is neither an IP address nor a name that resolves: check -a");
-        let resolved: Vec<_> = (text, port).to_socket_addrs().with_context(context)?.collect();
+        let unresolved = || Unresolved(text.to_owned(), if self.is_further { "--path" } else { "-a" });
+        let resolved: Vec<_> = (text, port).to_socket_addrs().with_context(unresolved)?.collect();
         let found = of_family(&resolved, self.host_traddr);
         match (found.first(), self.host_traddr) {
             (Some(&first), _) if self.transport == Transport::Tcp => {
@@ -326,30 +332,18 @@ impl TargetArguments {
                  connection leads from one to the other",
                 resolved.iter().map(|address| address.ip().to_string()).collect::<Vec<_>>().join(", ")
             )),
-            (None, _) => Err(anyhow::anyhow!(context())),
+            (None, _) => Err(unresolved().into()),
         }
     }
 
     /// Where the address is looked up again when the connection was lost; `None` for one that is no name.
     fn address_source(&self, nqn: Nqn) -> Option<AddressSource> {
-        if self.traddr.as_deref()?.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() {
+        let name = self.traddr.as_deref()?.trim_matches(['[', ']']);
+        if name.parse::<IpAddr>().is_ok() {
             return None;
         }
         let arguments = self.clone();
-        let found = Arc::new(Mutex::new(Lookup::default()));
-        Some(AddressSource::new(move || {
-            let (arguments, result) = (arguments.clone(), Arc::clone(&found));
-            let mut lookup = found.lock().unwrap_or_else(PoisonError::into_inner);
-            // A lookup takes its time: what it finds is for the next attempt.
-            if !core::mem::replace(&mut lookup.is_under_way, true) {
-                std::thread::spawn(move || {
-                    let address = arguments.address(nqn).ok();
-                    let mut lookup = result.lock().unwrap_or_else(PoisonError::into_inner);
-                    *lookup = Lookup { is_under_way: false, found: address.or(lookup.found) };
-                });
-            }
-            lookup.found
-        }))
+        Some(AddressSource::of_name(name, move || arguments.address(nqn).ok()))
     }
 
     /// What carries the commands, as the flags say.
@@ -483,26 +477,49 @@ impl TargetArguments {
         Ok(Some(options))
     }
 
-    /// The further paths. A name is resolved as that of -a is.
-    fn path_options(&self, nqn: Nqn) -> Result<Vec<PathOptions>> {
-        let path = |path: &PathArgument| -> Result<PathOptions> {
-            let alone = Self {
-                traddr: Some(path.address.clone()),
-                trsvcid: path.port.or(self.trsvcid),
-                transport: path.transport.unwrap_or(self.transport),
-                paths: Vec::new(),
-                ..self.clone()
-            };
-            let context = || format!("--path {}", path.address);
-            let (address, transport) =
-                (alone.address(nqn).with_context(context)?, alone.transport().with_context(context)?);
-            let mut path = PathOptions::new(address, transport);
-            path.address_source = alone.address_source(nqn);
-            path.source = self.host_traddr.map(|address| (address, 0).into());
-            Ok(path)
+    /// The paths: that of -a, and the further ones, each as if it were the only one.
+    fn each_path(&self) -> impl Iterator<Item = Self> + '_ {
+        let further = |path: &PathArgument| Self {
+            traddr: Some(path.address.clone()),
+            trsvcid: path.port.or(self.trsvcid),
+            transport: path.transport.unwrap_or(self.transport),
+            paths: Vec::new(),
+            is_further: true,
+            ..self.clone()
         };
+        let first = Self { paths: Vec::new(), ..self.clone() };
+        core::iter::once(first).chain(self.paths.iter().map(further))
+    }
+
+    /// The paths, of which one at least can be tried now: first those that can, each in its turn. One whose name has no
+    /// address now is away, as one whose controller is, and is looked up again.
+    fn path_options(&self, nqn: Nqn) -> Result<Vec<PathOptions>> {
+        let (mut known, mut unknown, mut failed) = (Vec::new(), Vec::new(), None);
         // Each discovery service is asked for itself.
-        self.paths.iter().filter(|_| nqn != Nqn::DISCOVERY).map(path).collect()
+        let count = if nqn == Nqn::DISCOVERY { 1 } else { usize::MAX };
+        for path in self.each_path().take(count) {
+            let within = |error: anyhow::Error| match &path.traddr {
+                Some(name) if path.is_further => error.context(format!("--path {name}")),
+                _ => error,
+            };
+            let transport = path.transport().map_err(within)?;
+            let (address, place) = match path.address(nqn) {
+                Ok(address) => (address, &mut known),
+                Err(error) if error.is::<Unresolved>() => {
+                    failed.get_or_insert(within(error));
+                    ((Ipv4Addr::UNSPECIFIED, path.port(nqn == Nqn::DISCOVERY)).into(), &mut unknown)
+                }
+                Err(error) => return Err(within(error)),
+            };
+            let mut options = PathOptions::new(address, transport);
+            options.address_source = path.address_source(nqn);
+            options.source = self.host_traddr.map(|address| (address, 0).into());
+            place.push(options);
+        }
+        match failed {
+            Some(error) if known.is_empty() => Err(error),
+            _ => Ok([known, unknown].concat()),
+        }
     }
 
     /// How to connect to this subsystem.
@@ -517,22 +534,21 @@ impl TargetArguments {
                 }
             }
         };
-        let transport = self.transport()?;
-        let paths = self.path_options(nqn)?;
-        let address = self.address(nqn)?;
+        let mut paths = self.path_options(nqn)?;
+        let first = paths.remove(0);
         self.check_source()?;
         self.check_queues()?;
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
-        let mut options = Options::with_host(address, nqn, host);
-        options.transport = transport;
-        options.address_source = self.address_source(nqn);
+        let mut options = Options::with_host(first.address, nqn, host);
+        options.transport = first.transport;
+        options.address_source = first.address_source;
+        options.source = first.source;
         options.paths = paths;
         options.path_policy = self.iopolicy.into();
         options.provider = self.provider.into();
         options.crc = self.crc;
         options.verbs = VerbsOptions { traffic_class: self.tos, ..VerbsOptions::default() };
         options.authentication = self.authentication()?;
-        options.source = self.host_traddr.map(|address| (address, 0).into());
         options.io_queues = self.nr_io_queues;
         options.write_queues = self.nr_write_queues;
         options.disable_flow_control = self.disable_sqflow;
@@ -583,7 +599,8 @@ mod tests {
         let paths =
             ["nvmf", "-t", "tcp", "-a", "192.0.2.1", "--path", "localhost:4421", "--path", "192.0.2.2"];
         let paths = Call::parse_from(paths).target.path_options(nqn).unwrap();
-        assert!(paths[0].address_source.is_some() && paths[1].address_source.is_none(), "each for itself");
+        let is_name: Vec<_> = paths.iter().map(|path| path.address_source.is_some()).collect();
+        assert_eq!(is_name, [false, true, false], "each for itself");
     }
 
     #[test]

@@ -3,8 +3,9 @@
 use super::nvm::AttachedArguments;
 use super::refused::NoShortOptionsOfBytes;
 use super::target::NamespaceArguments;
+use super::waiting::Waiting;
 use crate::connect::connect;
-use crate::print::OutputClosed;
+use crate::print::{OutputClosed, error_line};
 use crate::runtime::run;
 use anyhow::{Context, Result, ensure};
 use indicatif::{BinaryBytes, ProgressBar, ProgressStyle};
@@ -61,8 +62,8 @@ struct Range {
 }
 
 impl Range {
-    /// Connects and opens the device; the number of bytes in the range.
-    async fn open(&self) -> Result<(Connection, Device, u64)> {
+    /// Connects and opens the device; the number of bytes in the range, and what operations on it may wait for.
+    async fn open(&self) -> Result<(Connection, Device, u64, Waiting)> {
         let (connection, _) = connect(self.namespace.options()?).await?;
         let device = connection.open(self.namespace.choose(&connection.namespaces())?)?;
         let (size, block) = (device.geometry().bytes(), u64::from(device.geometry().block_size));
@@ -79,14 +80,15 @@ impl Range {
             "--offset {} and --length {length} lead past the end of the namespace, {size} bytes",
             self.offset
         );
-        Ok((connection, device, length))
+        let waiting = Waiting::new(&self.namespace, &connection, device.nsid());
+        Ok((connection, device, length, waiting))
     }
 }
 
 impl Read {
     pub(crate) fn run(&self) -> Result<()> {
         run(async {
-            let (connection, device, length) = self.range.open().await?;
+            let (connection, device, length, waiting) = self.range.open().await?;
             let mut output = self.output()?;
             let transfer = Transfer::begin("read", length);
             let (end, mut at) = (self.range.offset + length, self.range.offset);
@@ -102,7 +104,7 @@ impl Read {
                     at += len;
                 }
                 let Some(read) = under_way.pop_front() else { break };
-                let buffer = read.await??;
+                let buffer = waiting.tell(read).await??;
                 let bytes = &mut bytes[..buffer.len()];
                 buffer.copy_to(bytes);
                 output.write_all(bytes).map_err(|error| self.unwritten(error))?;
@@ -140,7 +142,7 @@ impl Write {
     pub(crate) fn run(&self) -> Result<()> {
         run(async {
             let mut input = self.input()?;
-            let (connection, device, room) = self.range.open().await?;
+            let (connection, device, room, waiting) = self.range.open().await?;
             self.attached.check(&connection, &device, &self.range.namespace.nqn)?;
             let block = device.geometry().block_size;
             let known = self.known_length();
@@ -169,14 +171,14 @@ impl Write {
                 }));
                 written += got as u64;
                 if under_way.len() == DEPTH {
-                    transfer.finish_one(&mut under_way).await?;
+                    transfer.finish_one(&mut under_way, &waiting).await?;
                 }
             }
             while !under_way.is_empty() {
-                transfer.finish_one(&mut under_way).await?;
+                transfer.finish_one(&mut under_way, &waiting).await?;
             }
             if !self.no_flush {
-                device.flush().await?;
+                waiting.tell(device.flush()).await?;
             }
             transfer.end(written);
             // Only now is the length of a pipe known.
@@ -263,9 +265,13 @@ impl Transfer {
         Self { verb, bar, start: Instant::now() }
     }
 
-    async fn finish_one(&self, under_way: &mut VecDeque<JoinHandle<Result<Buffer, Error>>>) -> Result<()> {
+    async fn finish_one(
+        &self,
+        under_way: &mut VecDeque<JoinHandle<Result<Buffer, Error>>>,
+        waiting: &Waiting,
+    ) -> Result<()> {
         if let Some(request) = under_way.pop_front() {
-            self.bar.inc(request.await??.len() as u64);
+            self.bar.inc(waiting.tell(request).await??.len() as u64);
         }
         Ok(())
     }
@@ -274,6 +280,7 @@ impl Transfer {
         self.bar.finish_and_clear();
         let seconds = self.start.elapsed().as_secs_f64();
         let rate = BinaryBytes((bytes as f64 / seconds.max(1e-9)) as u64);
-        eprintln!("{}: {bytes} bytes ({}) in {seconds:.3} s, {rate}/s", self.verb, BinaryBytes(bytes));
+        let amount = BinaryBytes(bytes);
+        error_line(format_args!("{}: {bytes} bytes ({amount}) in {seconds:.3} s, {rate}/s", self.verb));
     }
 }

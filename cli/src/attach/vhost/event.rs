@@ -1,7 +1,8 @@
-//! The eventfds by which a driver and its device tell each other that there is something in a ring: the kick and the call.
+//! The eventfds by which a driver and its device tell each other that there is something in a ring: the kick and the
+//! call.
 //!
-//! They are the frontend's, which may have made them block, and left them full: nobody waits for that here. One that fills its call
-//! in the moment between the look and the write stops its own disk only.
+//! They are the frontend's, which may have made them block, and left them full: nobody waits for that here. One that
+//! fills its call in the moment between the look and the write stops its own disk only.
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::fs::{OFlags, fcntl_getfl};

@@ -1,13 +1,16 @@
 //! `nvmf get-feature` and `nvmf set-feature`.
 
-use super::{Queue, byte, dump, input, send, word};
+use super::{Queue, byte, dump, input, send, uuid_index, word};
+use crate::command::human::features::explain;
 use crate::command::target::NamespaceArguments;
 use crate::command::{Format, Output};
 use crate::print::{line, print_json};
 use crate::runtime::run;
 use anyhow::Result;
-use nvme_proto::Nsid;
-use nvme_proto::admin::features::{FeatureId, GetFeatures, Select, SetFeatures};
+use nvme_proto::admin::features::{
+    EXTENDED_HOST_ID, FeatureId, GetFeatures, HOST_BEHAVIOR_LEN, Select, SetFeatures, TIMESTAMP_LEN,
+};
+use nvme_proto::{Nsid, Sqe};
 use nvmf_initiator::raw::RawCommand;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -22,15 +25,21 @@ pub(crate) struct GetFeature {
     /// Which value: 0 current, 1 default, 2 saved, 3 what can be done with it
     #[arg(long, value_parser = clap::value_parser!(u8).range(0..=3), default_value_t = 0)]
     sel: u8,
-    /// Bytes of data, for features that have some
+    /// Bytes of data, for features that have some; of the standard's, as many as it says
     #[arg(short = 'l', long, value_parser = word, default_value = "0")]
     data_len: u32,
     /// Command dword 11
     #[arg(short = 'c', long, value_parser = word, default_value = "0")]
     cdw11: u32,
+    /// UUID index: whose vendor-specific feature is meant
+    #[arg(short = 'U', long, value_parser = uuid_index, default_value = "0")]
+    uuid_index: u8,
     /// Print the data as they are
     #[arg(short = 'b', long)]
     raw_binary: bool,
+    /// Say what the value means
+    #[arg(short = 'H', long)]
+    human_readable: bool,
     #[command(flatten)]
     output: Output,
 }
@@ -48,6 +57,9 @@ pub(crate) struct SetFeature {
     /// Command dword 12
     #[arg(short = 'c', long, value_parser = word, default_value = "0")]
     cdw12: u32,
+    /// UUID index: whose vendor-specific feature is meant
+    #[arg(short = 'U', long, value_parser = uuid_index, default_value = "0")]
+    uuid_index: u8,
     /// Keep it over resets and power cycles
     #[arg(long)]
     save: bool,
@@ -67,8 +79,9 @@ impl GetFeature {
             nsid: Nsid(self.target.nsid.unwrap_or(0)),
             cdw11: self.cdw11,
         };
-        let command = RawCommand::from_sqe(features.emit());
-        let command = if self.data_len > 0 { command.receiving(self.data_len) } else { command };
+        let command = RawCommand::from_sqe(with_uuid(features.emit(), self.uuid_index));
+        let len = if self.data_len == 0 { self.known_len() } else { self.data_len };
+        let command = if len > 0 { command.receiving(len) } else { command };
         let reply = run(send(&self.target, Queue::Admin, "Get Features", |_| Ok(command)))?;
         let (value, select) = (reply.outcome.dw0, SELECTED);
         let select = select.get(usize::from(self.sel)).copied().unwrap_or_default();
@@ -82,12 +95,27 @@ impl GetFeature {
         }
         if !self.raw_binary {
             let name = name(self.feature_id);
-            line(format_args!(
-                "get-feature:{:#04x} ({name}), {select} value:{value:#010x}",
-                self.feature_id
-            ))?;
+            let (id, shown) = (self.feature_id, shown(value));
+            line(format_args!("get-feature:{id:#04x} ({name}), {select} value:{shown}"))?;
+        }
+        // Of what the feature can do there is another meaning.
+        if self.human_readable && !self.raw_binary && self.sel < CAPABILITIES {
+            return explain(self.feature_id, value, &reply.data).into_iter().try_for_each(line);
         }
         if reply.data.is_empty() { Ok(()) } else { dump(&reply.data, self.raw_binary) }
+    }
+
+    /// Bytes of data that the standard has for the feature.
+    fn known_len(&self) -> u32 {
+        let len = match FeatureId(self.feature_id) {
+            _ if self.sel == CAPABILITIES => 0,
+            FeatureId::TIMESTAMP => TIMESTAMP_LEN,
+            FeatureId::HOST_BEHAVIOR_SUPPORT => HOST_BEHAVIOR_LEN,
+            FeatureId::HOST_ID if self.cdw11 & EXTENDED_HOST_ID == 0 => 8,
+            FeatureId::HOST_ID => 16,
+            _ => 0,
+        };
+        len as u32
     }
 }
 
@@ -100,17 +128,30 @@ impl SetFeature {
             cdw11: self.value,
             cdw12: self.cdw12,
         };
-        let command = RawCommand::from_sqe(features.emit());
+        let command = RawCommand::from_sqe(with_uuid(features.emit(), self.uuid_index));
         let command = match &self.data {
             Some(file) => command.sending(input(file, self.data_len as usize)?),
             None => command,
         };
         run(send(&self.target, Queue::Admin, "Set Features", |_| Ok(command)))?;
         let name = name(self.feature_id);
-        line(format_args!("set-feature:{:#04x} ({name}), value:{:#010x}", self.feature_id, self.value))
+        line(format_args!("set-feature:{:#04x} ({name}), value:{}", self.feature_id, shown(self.value)))
     }
 }
 
+/// A command that names whose feature is meant (bits 6:0 of dword 14).
+fn with_uuid(mut command: Sqe, index: u8) -> Sqe {
+    command.cdw14 = (command.cdw14.get() | u32::from(index)).into();
+    command
+}
+
+/// A value as nvme-cli prints it: 0 has no prefix.
+fn shown(value: u32) -> String {
+    if value == 0 { format!("{value:08x}") } else { format!("{value:#010x}") }
+}
+
+/// Of `--sel`: what can be done with the feature.
+const CAPABILITIES: u8 = 3;
 /// What `--sel` selects, in nvme-cli's words.
 const SELECTED: [&str; 4] = ["Current", "Default", "Saved", "Supported capabilities"];
 

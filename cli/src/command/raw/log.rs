@@ -1,14 +1,15 @@
 //! `nvmf get-log`, `nvmf ana-log` and `nvmf error-log`.
 
-use super::{Queue, byte, dump, number, send, send_over, word};
+use super::{Queue, byte, dump, half, number, send, send_over, uuid_index, word};
 use crate::command::target::NamespaceArguments;
-use crate::command::{Format, Output};
+use crate::command::{Format, Output, PageOutput};
 use crate::connect::connect;
+use crate::namespace::ana_name;
 use crate::print::{line, print_json, wrong_arguments};
 use crate::runtime::run;
 use anyhow::{Context, Result};
 use nvme_proto::admin::ana::AnaPage;
-use nvme_proto::admin::log_page::{AnaState, ErrorEntry, GetLogPage, LogPageId};
+use nvme_proto::admin::log_page::{ErrorEntry, GetLogPage, LogPageId};
 use nvme_proto::{Nsid, Status};
 use nvmf_initiator::Connection;
 use nvmf_initiator::raw::{ADMIN_DATA_MAX, RawCommand};
@@ -31,12 +32,24 @@ pub(crate) struct GetLog {
     /// Log specific field
     #[arg(long, value_parser = byte, default_value = "0")]
     lsp: u8,
+    /// Log specific identifier
+    #[arg(long, value_parser = half, default_value = "0")]
+    lsi: u16,
     /// Log page offset: the first byte to read
     #[arg(short = 'L', short_alias = 'o', long, value_parser = number, default_value = "0")]
     lpo: u64,
+    /// --lpo is an index, not an offset in bytes
+    #[arg(short = 'O', long)]
+    ot: bool,
     /// Retain the asynchronous event
     #[arg(short = 'r', long)]
     rae: bool,
+    /// Command set identifier
+    #[arg(short = 'y', long, value_parser = byte, default_value = "0")]
+    csi: u8,
+    /// UUID index: whose vendor-specific log is meant
+    #[arg(short = 'U', long, value_parser = uuid_index, default_value = "0")]
+    uuid_index: u8,
     /// Print the page as it is
     #[arg(short = 'b', long)]
     raw_binary: bool,
@@ -61,7 +74,7 @@ pub(crate) struct ErrorLog {
     #[arg(short = 'e', long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=64))]
     log_entries: u32,
     #[command(flatten)]
-    output: Output,
+    output: PageOutput,
 }
 
 fn command(page: &GetLogPage) -> RawCommand {
@@ -78,6 +91,10 @@ impl GetLog {
         let page = GetLogPage {
             lsp: self.lsp,
             retain_event: self.rae,
+            offset_is_index: self.ot,
+            lsi: self.lsi,
+            csi: self.csi,
+            uuid_index: self.uuid_index,
             ..GetLogPage::new(
                 LogPageId(self.log_id),
                 Nsid(self.target.nsid.unwrap_or(Nsid::ALL.0)),
@@ -105,7 +122,7 @@ impl AnaLog {
                 let nsids: Vec<Value> = group.nsids().map(|nsid| json!({ "nsid": nsid.0 })).collect();
                 json!({
                     "grpid": group.group_id, "nnsids": nsids.len(), "chgcnt": group.change_count,
-                    "state": state(group.state), "NSIDS": nsids,
+                    "state": ana_name(group.state), "NSIDS": nsids,
                 })
             })
             .collect();
@@ -165,17 +182,6 @@ fn is_cut_off(page: &[u8]) -> bool {
     AnaPage::parse(page).is_none_or(|log| log.count() < usize::from(named))
 }
 
-fn state(state: AnaState) -> &'static str {
-    match state {
-        AnaState::OPTIMIZED => "optimized",
-        AnaState::NON_OPTIMIZED => "non-optimized",
-        AnaState::INACCESSIBLE => "inaccessible",
-        AnaState::PERSISTENT_LOSS => "persistent-loss",
-        AnaState::CHANGE => "change",
-        _ => "invalid state",
-    }
-}
-
 impl ErrorLog {
     pub(crate) fn run(&self) -> Result<()> {
         let len = u64::from(self.log_entries) * size_of::<ErrorEntry>() as u64;
@@ -185,10 +191,11 @@ impl ErrorLog {
         let entries = reply.data.chunks_exact(size_of::<ErrorEntry>());
         let entries: Vec<ErrorEntry> =
             entries.filter_map(|entry| ErrorEntry::read_from_bytes(entry).ok()).collect();
-        if self.output.format == Format::Json {
-            let errors: Vec<Value> = entries.iter().map(error).collect();
-            return print_json(json!({ "errors": errors }));
-        }
+        let json = || json!({ "errors": entries.iter().map(error).collect::<Vec<_>>() });
+        self.output.print(&reply.data, json, || self.text(&entries))
+    }
+
+    fn text(&self, entries: &[ErrorEntry]) -> Result<()> {
         line(format_args!("Error Log Entries for device:{} entries:{}", self.target.nqn, entries.len()))?;
         for (number, entry) in entries.iter().enumerate() {
             line(format_args!(".................\n Entry[{number:>2}]\n................."))?;

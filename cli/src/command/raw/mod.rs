@@ -21,7 +21,6 @@ use anyhow::{Context, Result, bail};
 use nvme_proto::Nsid;
 use nvmf_initiator::raw::RawCommand;
 use nvmf_initiator::{AdminReply, Connection};
-use std::io::Write as _;
 use std::path::Path;
 
 /// Which queue a command is for.
@@ -57,10 +56,15 @@ async fn send_over(
         Queue::Admin => connection.raw_admin(command).await?,
         Queue::Io => connection.raw_io(command).await?,
     };
-    if !reply.outcome.status.is_success() {
-        bail!("the controller refused {what}: {}", reply.outcome.status);
+    accepted(reply, what)
+}
+
+/// A reply, if the command was successful.
+fn accepted(reply: AdminReply, what: &str) -> Result<AdminReply> {
+    match reply.outcome.status.is_success() {
+        true => Ok(reply),
+        false => bail!("the controller refused {what}: {}", reply.outcome.status),
     }
-    Ok(reply)
 }
 
 /// The namespace that was asked for, or the first.
@@ -80,9 +84,19 @@ fn word(text: &str) -> Result<u32, String> {
     number(text)?.try_into().map_err(|_| "a number of 32 bits".to_owned())
 }
 
+/// The same of 16 bits.
+fn half(text: &str) -> Result<u16, String> {
+    number(text)?.try_into().map_err(|_| "a number of 16 bits".to_owned())
+}
+
 /// The same of 8 bits.
 fn byte(text: &str) -> Result<u8, String> {
     number(text)?.try_into().map_err(|_| "a number from 0 to 255".to_owned())
+}
+
+/// A UUID index.
+fn uuid_index(text: &str) -> Result<u8, String> {
+    byte(text).ok().filter(|index| *index < 0x80).ok_or_else(|| "a number from 0 to 127".to_owned())
 }
 
 /// Data to send: the first bytes of a file.
@@ -96,10 +110,9 @@ fn input(file: &Path, len: usize) -> Result<Vec<u8>> {
 }
 
 /// Prints data as they are, or 16 bytes a line.
-fn dump(bytes: &[u8], raw: bool) -> Result<()> {
+pub(super) fn dump(bytes: &[u8], raw: bool) -> Result<()> {
     if raw {
-        let mut output = std::io::stdout().lock();
-        return Ok(output.write_all(bytes).and_then(|()| output.flush())?);
+        return crate::print::bytes(bytes);
     }
     line("       0  1  2  3  4  5  6  7  8  9  a  b  c  d  e  f")?;
     for (at, bytes) in bytes.chunks(16).enumerate() {

@@ -1,13 +1,17 @@
 //! `nvmf admin-passthru` and `nvmf io-passthru`.
 
-use super::{Queue, byte, dump, input, send, word};
+use super::{Queue, byte, dump, input, send_over, word};
 use crate::command::target::NamespaceArguments;
-use crate::print::{line, wrong_arguments};
+use crate::connect::connect;
+use crate::print::{line, text, wrong_arguments};
 use crate::runtime::run;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use nvme_proto::Nsid;
+use nvmf_initiator::AdminReply;
 use nvmf_initiator::raw::RawCommand;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use tokio::time::timeout;
 
 #[derive(clap::Args)]
 pub(crate) struct AdminPassthru {
@@ -62,6 +66,18 @@ struct Passthru {
     /// Print the data as they are
     #[arg(short = 'b', long)]
     raw_binary: bool,
+    /// Milliseconds to wait for the answer before this gives up; 0: as long as the connection does
+    #[arg(long, value_parser = word, default_value = "0")]
+    timeout: u32,
+    /// Print the command before it is sent
+    #[arg(long)]
+    show_command: bool,
+    /// Print the command, and do not send it
+    #[arg(short = 'd', long)]
+    dry_run: bool,
+    /// Print how long the command took
+    #[arg(short = 'T', long)]
+    latency: bool,
 }
 
 impl AdminPassthru {
@@ -77,6 +93,43 @@ impl IoPassthru {
 }
 
 impl Passthru {
+    /// Sends it; the reply, and how long it took.
+    async fn send(&self, queue: Queue, what: &str, command: RawCommand) -> Result<(AdminReply, Duration)> {
+        let (connection, _) = connect(self.target.options()?).await?;
+        let start = Instant::now();
+        let sent = async {
+            let reply = send_over(&connection, queue, what, |_| Ok(command));
+            match self.timeout {
+                0 => reply.await,
+                most => timeout(Duration::from_millis(most.into()), reply).await.unwrap_or_else(|_| {
+                    bail!(
+                        "{what} was not answered within {most} ms (--timeout); it may be carried out all the same"
+                    )
+                }),
+            }
+        };
+        let (reply, took) = (sent.await, start.elapsed());
+        connection.close().await;
+        Ok((reply?, took))
+    }
+
+    /// The command, as nvme-cli shows it.
+    fn shown(&self) -> String {
+        let dwords = [self.cdw10, self.cdw11, self.cdw12, self.cdw13, self.cdw14, self.cdw15];
+        let mut text = format!(
+            "opcode       : {:02x}\nflags        : 00\nrsvd1        : 0000\nnsid         : {:08x}\n\
+             cdw2         : 00000000\ncdw3         : 00000000\ndata_len     : {:08x}\n\
+             metadata_len : 00000000\naddr         : 0\nmetadata     : 0\n",
+            self.opcode,
+            self.target.nsid.unwrap_or(0),
+            self.data_len
+        );
+        for (number, dword) in (10..).zip(dwords) {
+            text += &format!("cdw{number}        : {dword:08x}\n");
+        }
+        text + &format!("timeout_ms   : {:08x}\n", self.timeout)
+    }
+
     fn run(&self, queue: Queue) -> Result<()> {
         let Self { cdw10, cdw11, cdw12, cdw13, cdw14, cdw15, data_len, .. } = *self;
         let command = RawCommand::new(self.opcode, Nsid(self.target.nsid.unwrap_or(0)))
@@ -92,8 +145,18 @@ impl Passthru {
             }
             _ => command,
         };
+        if self.show_command || self.dry_run {
+            text(self.shown())?;
+        }
+        if self.dry_run {
+            return Ok(());
+        }
         let what = format!("command {:#04x}", self.opcode);
-        let reply = run(send(&self.target, queue, &what, |_| Ok(command)))?;
+        let (reply, took) = run(self.send(queue, &what, command))?;
+        if self.latency {
+            let kind = if queue == Queue::Admin { "Admin" } else { "IO" };
+            line(format_args!("{kind} Command {:02x} latency: {} us", self.opcode, took.as_micros()))?;
+        }
         if !self.raw_binary {
             line(format_args!("NVMe command result:{:08x}", reply.outcome.dw0))?;
         }

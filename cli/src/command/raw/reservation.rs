@@ -1,9 +1,11 @@
 //! `nvmf resv-register`, `resv-acquire`, `resv-release` and `resv-report`.
 
-use super::{Queue, nsid, number, send};
+use super::{accepted, nsid, number};
+use crate::command::PageOutput;
 use crate::command::target::NamespaceArguments;
-use crate::command::{Format, Output};
-use crate::print::{line, print_json};
+use crate::command::waiting::Waiting;
+use crate::connect::connect;
+use crate::print::line;
 use crate::runtime::run;
 use anyhow::{Context, Result};
 use nvme_proto::Nsid;
@@ -11,6 +13,8 @@ use nvme_proto::nvm::reservation::{
     self as resv, AcquireAction, PersistChange, RegisterAction, ReleaseAction, ReservationStatus,
     ReservationType,
 };
+use nvmf_host::status::is_of_path;
+use nvmf_initiator::AdminReply;
 use nvmf_initiator::raw::RawCommand;
 use serde_json::{Value, json};
 
@@ -83,13 +87,53 @@ pub(crate) struct Report {
     #[arg(short = 'e', long, hide = true)]
     eds: bool,
     #[command(flatten)]
-    output: Output,
+    output: PageOutput,
 }
 
-/// Sends a command for the namespace that is meant.
+/// Sends a command for the namespace that is meant; with several paths, over another one where the first that is tried
+/// gives no access to the namespace, or is lost before it answers.
+fn send_to_any(
+    target: &NamespaceArguments,
+    what: &str,
+    command: impl FnOnce(Nsid) -> RawCommand,
+) -> Result<AdminReply> {
+    run(async {
+        let options = target.options()?;
+        let others = options.paths.len();
+        let (connection, _) = connect(options).await?;
+        let sent = async {
+            let nsid = nsid(target, &connection)?;
+            let (command, waiting) = (command(nsid), Waiting::new(target, &connection, nsid));
+            let mut was_lost = false;
+            for _ in 0..others {
+                // Whatever the controller that was lost may still carry out is over before another one gets it.
+                match waiting.tell(connection.raw_io(command.clone())).await {
+                    Ok(reply) if is_of_path(reply.outcome.status) => {}
+                    Ok(reply) => return answered(reply, what, was_lost),
+                    Err(_) => was_lost = true,
+                }
+            }
+            answered(waiting.tell(connection.raw_io(command)).await?, what, was_lost)
+        }
+        .await;
+        connection.close().await;
+        sent
+    })
+}
+
+/// A reply to a command that, before, was sent over a path that `was_lost`.
+fn answered(reply: AdminReply, what: &str, was_lost: bool) -> Result<AdminReply> {
+    accepted(reply, what).map_err(|error| match was_lost {
+        true => error.context(
+            "the path that had it first was lost, and it may have been carried out there (nvmf resv-report shows)",
+        ),
+        false => error,
+    })
+}
+
+/// Sends a command that changes something.
 fn change(target: &NamespaceArguments, what: &str, command: impl FnOnce(Nsid) -> RawCommand) -> Result<()> {
-    let command = |connection: &_| Ok(command(nsid(target, connection)?));
-    run(send(target, Queue::Io, what, command)).map(drop)
+    send_to_any(target, what, command).map(drop)
 }
 
 impl Register {
@@ -139,9 +183,7 @@ impl Release {
 
 impl Report {
     pub(crate) fn run(&self) -> Result<()> {
-        let reply = run(send(&self.target, Queue::Io, "Reservation Report", |connection| {
-            Ok(RawCommand::reservation_report(nsid(&self.target, connection)?))
-        }))?;
+        let reply = send_to_any(&self.target, "Reservation Report", RawCommand::reservation_report)?;
         let (status, registrants) =
             ReservationStatus::parse_extended(&reply.data).context("the controller's report is cut off")?;
         let hostid = |bytes: &[u8; 16]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -157,9 +199,10 @@ impl Report {
             "gen": status.generation.get(), "rtype": status.rtype.0, "regctl": status.registrants.get(),
             "ptpls": status.ptpls, "regctlext": registrants,
         });
-        if self.output.format == Format::Json {
-            return print_json(value);
-        }
+        self.output.print(&reply.data, || value.clone(), || Self::text(&value, &registrants))
+    }
+
+    fn text(value: &Value, registrants: &[Value]) -> Result<()> {
         line("NVME Reservation status:\n")?;
         for name in ["gen", "rtype", "regctl", "ptpls"] {
             line(format_args!("{name:<10}: {}", value[name]))?;

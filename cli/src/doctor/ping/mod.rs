@@ -19,7 +19,7 @@ pub(crate) use client::Plan;
 use super::ProviderChoice;
 use super::limits::{Limits, Own};
 use super::towards::Towards;
-use crate::print::{ERROR_PREFIX, chain, line, print_json};
+use crate::print::{chain, complain, line, print_json};
 use anyhow::{Context, Result, bail};
 use nvmf_iwarp::{IwarpConfig, IwarpProvider};
 use nvmf_rdma_devices::{Choice, Machine, NodeType};
@@ -125,7 +125,7 @@ pub(crate) fn ping(address: SocketAddr, choice: ProviderChoice, plan: &Plan, jso
             }
             Err(error) => {
                 let error = chain(&error);
-                eprintln!("{ERROR_PREFIX}{name}: {error}");
+                complain(format_args!("{name}: {error}"));
                 pings.push(json!({ "provider": name, "error": error }));
             }
         }
@@ -149,7 +149,7 @@ pub(crate) fn listen(address: SocketAddr, choice: ProviderChoice) -> Result<()> 
                     let outcome = path.serve();
                     if let (true, Err(error)) = (several, &outcome) {
                         // Printed at once: the other providers go on.
-                        eprintln!("{ERROR_PREFIX}{}: {}", path.name(), chain(error));
+                        complain(format_args!("{}: {}", path.name(), chain(error)));
                     }
                     outcome
                 })

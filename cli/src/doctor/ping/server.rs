@@ -151,7 +151,10 @@ impl<P: Provider> Server<P> {
         let mut line = match Line::new(&mut self.provider, self.cq) {
             Ok(line) => line,
             Err(error) => {
-                eprintln!("a connection was rejected: {}", crate::print::chain(&error));
+                crate::print::error_line(format_args!(
+                    "a connection was rejected: {}",
+                    crate::print::chain(&error)
+                ));
                 return self.provider.reject(request, &refusal);
             }
         };
