@@ -162,6 +162,18 @@ mod tests {
     }
 
     #[test]
+    fn lease_counts_from_the_time_its_renewal_was_sent() {
+        let mut own = OwnLease::default();
+        own.on_sent(ms(1000), OpId(1));
+        own.on_reply(ms(4000), true, &T);
+        assert_eq!(
+            own.holds_until(&T),
+            Some(ms(1000) + T.self_fence),
+            "the store may have renewed it at once"
+        );
+    }
+
+    #[test]
     fn lease_that_stays_expired_for_two_seconds_is_a_dead_gateway() {
         let (mut own, mut peer) = (OwnLease::default(), PeerLease::default());
         second(&mut own, &mut peer, 0, 5, locker());

@@ -464,7 +464,7 @@ fn parse(text: &str, uuid: [u8; 16]) -> Result<Reservation, String> {
 mod tests {
     use super::*;
     use core::sync::atomic::{AtomicBool, Ordering};
-    use std::sync::Arc;
+    use std::sync::{Arc, Mutex};
 
     const UUID: [u8; 16] = [7; 16];
     const HOST: HostId = HostId([1; 16]);
@@ -560,51 +560,83 @@ mod tests {
         }
     }
 
-    /// A folder whose names cannot be synchronised while it says so.
+    /// A folder that notes what changes it, and whose names cannot be synchronised while it says so.
     #[derive(Debug)]
-    struct Failing(OnDisk, Arc<AtomicBool>);
+    struct Watched {
+        on_disk: OnDisk,
+        fails: AtomicBool,
+        calls: Mutex<Vec<String>>,
+    }
 
-    impl Folder for Failing {
+    impl Watched {
+        fn new(path: &Path) -> Arc<Self> {
+            let on_disk = OnDisk { path: path.to_owned(), lock: None };
+            Arc::new(Self { on_disk, fails: AtomicBool::new(false), calls: Mutex::default() })
+        }
+
+        fn note(&self, call: &str) {
+            self.calls.lock().unwrap().push(call.to_owned());
+        }
+    }
+
+    impl Folder for Arc<Watched> {
         fn read(&self, name: &str, len_max: u64) -> io::Result<Vec<u8>> {
-            self.0.read(name, len_max)
+            self.on_disk.read(name, len_max)
         }
 
         fn write(&self, name: &str, text: &str) -> io::Result<()> {
-            self.0.write(name, text)
+            self.note(&format!("write {name}"));
+            self.on_disk.write(name, text)
         }
 
         fn sync(&self, name: &str) -> io::Result<()> {
-            self.0.sync(name)
+            self.note(&format!("sync {name}"));
+            self.on_disk.sync(name)
         }
 
         fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-            self.0.rename(from, to)
+            self.note(&format!("rename {from} {to}"));
+            self.on_disk.rename(from, to)
         }
 
         fn remove(&self, name: &str) -> io::Result<()> {
-            self.0.remove(name)
+            self.note(&format!("remove {name}"));
+            self.on_disk.remove(name)
         }
 
         fn sync_names(&self) -> io::Result<()> {
-            if self.1.load(Ordering::Relaxed) {
+            self.note("sync names");
+            if self.fails.load(Ordering::Relaxed) {
                 return Err(io::Error::other("a disk error"));
             }
-            self.0.sync_names()
+            self.on_disk.sync_names()
         }
+    }
+
+    #[test]
+    fn file_is_on_the_disk_before_it_has_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let watched = Watched::new(folder.path());
+        let directory = StateDirectory::over(Box::new(Arc::clone(&watched)));
+        directory.replace("one.toml", Some("text")).unwrap();
+        directory.replace("one.toml", None).unwrap();
+        let calls = watched.calls.lock().unwrap();
+        let stored = ["write one.new", "sync one.new", "rename one.new one.toml", "sync names"];
+        assert_eq!(*calls, [&stored[..], &["remove one.toml", "sync names"]].concat());
     }
 
     #[test]
     fn file_has_its_old_text_when_the_directory_cannot_be_synchronised() {
         let folder = tempfile::tempdir().unwrap();
-        let fails = Arc::new(AtomicBool::new(true));
-        let on_disk = OnDisk { path: folder.path().to_owned(), lock: None };
-        let directory = StateDirectory::over(Box::new(Failing(on_disk, Arc::clone(&fails))));
+        let watched = Watched::new(folder.path());
+        watched.fails.store(true, Ordering::Relaxed);
+        let directory = StateDirectory::over(Box::new(Arc::clone(&watched)));
         let path = folder.path().join("reservation.toml");
         assert!(directory.replace("reservation.toml", Some("one")).is_err());
         assert!(!path.exists());
-        fails.store(false, Ordering::Relaxed);
+        watched.fails.store(false, Ordering::Relaxed);
         directory.replace("reservation.toml", Some("one")).unwrap();
-        fails.store(true, Ordering::Relaxed);
+        watched.fails.store(true, Ordering::Relaxed);
         for text in [Some("two"), None] {
             assert!(directory.replace("reservation.toml", text).is_err());
             assert_eq!(std::fs::read_to_string(&path).unwrap(), "one");

@@ -1,4 +1,4 @@
-//! The project's development commands: `cargo xtask demo`, `test`, `sim`, `fuzz`, `lab`, `ceph`, `bench` and `dist`.
+//! The project's development commands: `cargo xtask demo`, `test`, `teeth`, `sim`, `fuzz`, `soak`, `crash`, `lab`, `ceph`, `bench` and `dist`.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -10,7 +10,9 @@ mod lab;
 mod packages;
 mod publishable;
 mod sim;
+mod soak;
 mod step;
+mod teeth;
 mod test;
 
 use clap::{Parser, Subcommand};
@@ -29,10 +31,16 @@ enum Command {
     Demo(demo::Demo),
     /// Runs all checks: format, clippy, rustdoc, licences, tests and the fuzz corpus
     Test(test::Test),
+    /// Breaks promises on purpose, one at a time, and sees that a test fails for each
+    Teeth(teeth::Teeth),
     /// Runs seeds of the simulation, and counts which faults met which operations
     Sim(sim::Sim),
     /// Runs the fuzz targets (needs a nightly toolchain and cargo-fuzz)
     Fuzz(fuzz::Fuzz),
+    /// Runs the programs for hours under verified load, reconfigured, restarted and killed, and judges what they take
+    Soak(soak::Soak),
+    /// Kills targets and servers of disks at random times under verified load
+    Crash(soak::Crash),
     /// Runs scenarios against a stock Linux kernel in a virtual machine
     Lab(lab::Lab),
     /// Runs checks against a real Ceph cluster, started for the time from Debian's packages
@@ -47,8 +55,11 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Demo(demo) => demo.run(),
         Command::Test(test) => test.run(),
+        Command::Teeth(teeth) => teeth.run(),
         Command::Sim(sim) => sim.run(),
         Command::Fuzz(fuzz) => fuzz.run(),
+        Command::Soak(soak) => soak.run(),
+        Command::Crash(crash) => crash.run(),
         Command::Lab(lab) => lab.run(),
         Command::Ceph(ceph) => ceph.run(),
         Command::Bench(bench) => bench.run(),
