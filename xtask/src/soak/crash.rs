@@ -48,7 +48,7 @@ impl Crash {
         super::build()?;
         let mut target = Daemon::start("crash")?;
         let disks = [Disk::attach(&target, 1, "rdma")?, Disk::attach(&target, 2, "tcp")?];
-        let loads = disks.each_ref().map(|disk| Load::start(disk, self.seed));
+        let mut loads = disks.each_ref().map(|disk| Load::start(disk, self.seed));
         let mut random = Random::new(self.seed);
         println!("\n== {} rounds, seed {}", self.rounds, self.seed);
         let mut times = [const { Vec::new() }; VICTIMS.len()];
@@ -56,7 +56,7 @@ impl Crash {
             let at = usize::try_from(random.below(VICTIMS.len() as u64))?;
             let disk = &disks[usize::try_from(random.below(disks.len() as u64))?];
             let pause = Duration::from_micros(random.below(LOAD_MAX));
-            let took = kill(VICTIMS[at], &mut target, disk, pause, &loads);
+            let took = kill(VICTIMS[at], &mut target, disk, pause, &mut loads);
             let what = || format!("round {round}, seed {}: {} killed", self.seed, VICTIMS[at].name());
             times[at].push(took.with_context(what)?);
         }
@@ -87,7 +87,7 @@ fn kill(
     target: &mut Daemon,
     disk: &Disk,
     pause: Duration,
-    loads: &[Load],
+    loads: &mut [Load],
 ) -> Result<Duration> {
     std::thread::sleep(pause);
     let begun = Instant::now();
@@ -109,7 +109,7 @@ fn kill(
         // Two operations: the first may have been answered before the kill.
         now.zip(&before).all(|(now, before)| now >= before + 2)
     });
-    loads.iter().try_for_each(Load::check)?;
+    loads.iter_mut().try_for_each(Load::check)?;
     go_on?;
     ensure!(disk.is_live(), "the disk is not live");
     Ok(begun.elapsed())

@@ -33,21 +33,19 @@ impl Disk {
         let target =
             ["attach", "-t", transport, "-a", &ip, "--trsvcid", &port, "-n", &daemon.nqn, "--nsid", &nsid];
         let host = ["-q", &host, "-I", HOST_ID, "--as", "socket", "-o", "json"];
-        let answer = disk.nvmf(&[&target[..], &host].concat())?;
+        let answer = &disk.nvmf(&[&target[..], &host].concat())?;
+        let answer: Value = serde_json::from_slice(answer)?;
         disk.socket = answer["socket"].as_str().context("nvmf attach names no socket")?.into();
         Ok(disk)
     }
 
-    fn nvmf(&self, arguments: &[&str]) -> Result<Value> {
-        let output = process::nvmf(&self.program, &self.registry, arguments)?;
-        if output.stdout.is_empty() {
-            return Ok(Value::Null);
-        }
-        serde_json::from_slice(&output.stdout).with_context(|| format!("nvmf {arguments:?} printed no JSON"))
+    fn nvmf(&self, arguments: &[&str]) -> Result<Vec<u8>> {
+        Ok(process::nvmf(&self.program, &self.registry, arguments)?.stdout)
     }
 
     fn listed(&self) -> Result<Value> {
-        Ok(self.nvmf(&["list", "-o", "json"])?["disks"][0].take())
+        let mut list: Value = serde_json::from_slice(&self.nvmf(&["list", "-o", "json"])?)?;
+        Ok(list["disks"][0].take())
     }
 
     /// The process that serves it.

@@ -90,13 +90,11 @@ impl Load {
     }
 
     /// Whether all writers go on.
-    pub(super) fn check(&self) -> Result<()> {
-        ensure!(
-            !self.writers.iter().any(|(_, thread)| thread.is_finished()),
-            "a writer on {} has given up: its error follows",
-            self.image.display()
-        );
-        Ok(())
+    pub(super) fn check(&mut self) -> Result<()> {
+        let ended = self.writers.iter().position(|(_, thread)| thread.is_finished());
+        let Some((_, thread)) = ended.map(|at| self.writers.swap_remove(at)) else { return Ok(()) };
+        let ended = thread.join().expect("no writer panics").map(drop);
+        ended.with_context(|| format!("a writer on {}", self.image.display()))
     }
 
     /// Operations that have ended well, by writer.
@@ -233,5 +231,28 @@ impl Writer {
         let mut data = vec![0; self.expected.len() * BLOCK];
         File::open(image)?.read_exact_at(&mut data, self.first * BLOCK as u64)?;
         self.check(0, &data).with_context(|| format!("in {}", image.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn block_holds_what_was_answered_or_what_nobody_knows_of() {
+        let expected = Expected { known: 5, unknown: vec![6, 8] };
+        for (number, holds) in [(0, false), (4, false), (5, true), (6, true), (7, false), (8, true)] {
+            assert_eq!(expected.check(3, &content(3, number)).is_ok(), holds, "{number}");
+        }
+        assert!(Expected::default().check(3, &content(3, 0)).is_ok(), "nothing was written");
+    }
+
+    #[test]
+    fn block_that_is_torn_or_anothers_is_wrong() {
+        let expected = Expected { known: 5, unknown: vec![6] };
+        let mut torn = content(3, 5);
+        torn[BLOCK - 16..].copy_from_slice(&content(3, 6)[..16]);
+        assert!(expected.check(3, &torn).is_err());
+        assert!(expected.check(3, &content(4, 5)).is_err());
     }
 }

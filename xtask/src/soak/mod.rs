@@ -87,13 +87,13 @@ impl Soak {
             watched.push(Watched::new(name, disk.pid()?)?);
         }
         println!("\n== {} minutes, seed {}", time.as_secs() / 60, self.seed);
-        let loads = disks.each_ref().map(|disk| Load::start(disk, self.seed));
+        let mut loads = disks.each_ref().map(|disk| Load::start(disk, self.seed));
         let mut operator = Operator::new(self.seed, [steady, other], disks);
         let (begun, mut samples) = (Instant::now(), Samples::new(watched));
         let mut next = begun + SAMPLE;
         while begun.elapsed() < time {
             let calm = operator.turn(next)?;
-            loads.iter().try_for_each(Load::check)?;
+            loads.iter_mut().try_for_each(Load::check)?;
             // The disks of the steady target, whose latency no restart explains.
             let latencies = loads[..2].iter().flat_map(Load::take_latencies).collect();
             samples.take(begun.elapsed() >= WARM_UP, calm, latencies)?;

@@ -19,7 +19,7 @@ pub(crate) struct Teeth {
     /// Print the breaks, and which rules of SEMANTICS.md have none
     #[arg(long)]
     list: bool,
-    /// Only the breaks with one of these words in their names
+    /// Only the breaks with one of these words in their names or their files
     words: Vec<String>,
 }
 
@@ -29,8 +29,10 @@ impl Teeth {
         if self.list {
             return list(&breaks);
         }
-        breaks.retain(|it| self.words.is_empty() || self.words.iter().any(|word| it.name.contains(word)));
-        ensure!(!breaks.is_empty(), "no break has {} in its name", self.words.join(" or "));
+        let wanted =
+            |it: &Break| self.words.iter().any(|word| it.name.contains(word) || it.file.contains(word));
+        breaks.retain(|it| self.words.is_empty() || wanted(it));
+        ensure!(!breaks.is_empty(), "no break has {} in its name or file", self.words.join(" or "));
         let tree = Tree::new()?;
         unbroken(&tree, &breaks)?;
         println!("\n== {} breaks, at {}", breaks.len(), tree.commit);
