@@ -68,6 +68,14 @@ impl Client {
         Ok(Self { stream, size: size.context("the server did not report the export's size")?, cookie: 0 })
     }
 
+    /// How long an answer may take from now on; a minute, if nothing else is said.
+    ///
+    /// # Errors
+    /// When the time is zero.
+    pub fn set_timeout(&self, timeout: Duration) -> Result<()> {
+        Ok(self.stream.set_read_timeout(Some(timeout))?)
+    }
+
     /// Bytes in the export.
     #[must_use]
     pub fn size(&self) -> u64 {

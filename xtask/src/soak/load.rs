@@ -24,6 +24,8 @@ const OPERATION_MAX: u64 = 16;
 pub(super) const SIZE: u64 = WRITERS * BLOCKS * BLOCK as u64;
 /// Longer than a server that takes a disk over waits for what the last one had sent.
 const BACK_MAX: Duration = Duration::from_secs(120);
+/// The longest wait for an answer: a machine may be paused with everything on it.
+const ANSWER_MAX: Duration = Duration::from_secs(600);
 
 /// What a block may hold: the number of the write.
 #[derive(Debug, Clone, Default)]
@@ -204,7 +206,7 @@ impl Writer {
             Ok(answer) => Ok(Some(answer)),
             Err(error) => match error.root_cause().downcast_ref::<std::io::Error>().map(|error| error.kind())
             {
-                // An errno of the disk, or no answer in a minute.
+                // An errno of the disk, or no answer in time.
                 None | Some(ErrorKind::WouldBlock | ErrorKind::TimedOut) => Err(error),
                 Some(_) => {
                     *client = None;
@@ -218,7 +220,10 @@ impl Writer {
         let deadline = Instant::now() + BACK_MAX;
         loop {
             match Client::connect(&self.socket) {
-                Ok(client) => return Ok(client),
+                Ok(client) => {
+                    client.set_timeout(ANSWER_MAX)?;
+                    return Ok(client);
+                }
                 Err(error) if Instant::now() > deadline => {
                     bail!(error.context(format!("the disk is not served for {BACK_MAX:?}")))
                 }

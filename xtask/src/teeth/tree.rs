@@ -93,7 +93,7 @@ impl Tree {
         // A group of its own, so that a test that hangs ends with it, and with this program.
         cargo.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).process_group(0);
         let mut child = cargo.spawn().context("cannot start cargo")?;
-        let mut group = Cleanup::new("kill -KILL -- \"-$1\"", &[&child.id().to_string()])?;
+        let mut group = Cleanup::new("kill -KILL \"-$1\"", &[&child.id().to_string()])?;
         let mut status = None;
         let ended = process::until_within("cargo test", limit, || {
             status = child.try_wait().ok().flatten();
