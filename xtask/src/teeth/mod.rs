@@ -36,14 +36,14 @@ impl Teeth {
         let tree = Tree::new()?;
         unbroken(&tree, &breaks)?;
         println!("\n== {} breaks, at {}", breaks.len(), tree.commit);
-        println!("{:<44} {:>4}  {:<8} {:>6}  test", "break", "rule", "", "s");
+        println!("{:<62} {:>4}  {:<8} {:>6}  test", "break", "rule", "", "s");
         let mut escaped = Vec::new();
         for it in &breaks {
             let begun = Instant::now();
             let outcome = tree.broken(it)?;
             let seconds = begun.elapsed().as_secs();
             println!(
-                "{:<44} {:>4}  {:<8} {seconds:>6}  {}",
+                "{:<62} {:>4}  {:<8} {seconds:>6}  {}",
                 it.name,
                 it.rule,
                 outcome.word(),
@@ -74,7 +74,7 @@ fn unbroken(tree: &Tree, breaks: &[Break]) -> Result<()> {
 
 fn list(breaks: &[Break]) -> Result<()> {
     for it in breaks {
-        println!("{:>4}  {:<44} {}", it.rule, it.name, it.file);
+        println!("{:>4}  {:<62} {}", it.rule, it.name, it.file);
     }
     let broken: BTreeSet<usize> = breaks.iter().map(|it| it.rule).collect();
     let without = (1..=breaks::rules()?.len()).filter(|rule| !broken.contains(rule));
