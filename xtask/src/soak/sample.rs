@@ -30,16 +30,16 @@ impl Size {
 pub(super) struct Watched {
     name: &'static str,
     pid: u32,
-    /// Before the load.
-    before: Size,
+    /// The most while it warmed up: threads and rings of the kernel come with the first load, and stay.
+    warm: Size,
     resident: Vec<u64>,
     most: Size,
 }
 
 impl Watched {
     pub(super) fn new(name: &'static str, pid: u32) -> Result<Self> {
-        let before = Size::of(pid)?;
-        Ok(Self { name, pid, before, resident: Vec::new(), most: before })
+        let warm = Size::of(pid)?;
+        Ok(Self { name, pid, warm, resident: Vec::new(), most: warm })
     }
 }
 
@@ -71,6 +71,9 @@ impl Samples {
             let size = Size::of(process.pid).with_context(|| process.name)?;
             process.most.descriptors = process.most.descriptors.max(size.descriptors);
             process.most.threads = process.most.threads.max(size.threads);
+            if !counts {
+                process.warm = process.most;
+            }
             process.resident.extend(counts.then_some(size.resident));
         }
         latencies.sort_unstable();
@@ -85,13 +88,13 @@ impl Samples {
         println!("{:<28} {:>20} {:>26} {:>26}", "", "memory, MiB", "descriptors", "threads");
         println!(
             "{:<28} {:>10} {:>9} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
-            "process", "1st third", "last", "before", "most", "after", "before", "most", "after"
+            "process", "1st third", "last", "1st min", "most", "after", "1st min", "most", "after"
         );
         for it in &self.watched {
-            let (mut after, before) = (it.before, it.before);
+            let (mut after, warm) = (it.warm, it.warm);
             let rests = until_within("at rest", REST_MAX, || {
                 after = Size::of(it.pid).unwrap_or(after);
-                after.descriptors <= before.descriptors && after.threads <= before.threads
+                after.descriptors <= warm.descriptors && after.threads <= warm.threads
             });
             let (first, last) = thirds(&it.resident);
             println!(
@@ -99,10 +102,10 @@ impl Samples {
                 it.name,
                 first as f64 / f64::from(1 << 20),
                 last as f64 / f64::from(1 << 20),
-                before.descriptors,
+                warm.descriptors,
                 it.most.descriptors,
                 after.descriptors,
-                before.threads,
+                warm.threads,
                 it.most.threads,
                 after.threads
             );
