@@ -14,9 +14,16 @@ use nvme_proto::nvm::reservation::{
     ReservationType,
 };
 use nvmf_host::status::is_of_path;
-use nvmf_initiator::AdminReply;
 use nvmf_initiator::raw::RawCommand;
+use nvmf_initiator::{AdminReply, Connection, ConnectionState, PathStatus};
 use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+use tokio::time::sleep;
+
+/// How long another path may take to be connected, where the first one gives no access.
+const FIRST_TRY_TIME_MAX: Duration = Duration::from_secs(5);
+/// How often that is looked at.
+const FIRST_TRY_LOOK: Duration = Duration::from_millis(10);
 
 #[derive(clap::Args)]
 pub(crate) struct Register {
@@ -108,7 +115,7 @@ fn send_to_any(
             for _ in 0..others {
                 // Whatever the controller that was lost may still carry out is over before another one gets it.
                 match waiting.tell(connection.raw_io(command.clone())).await {
-                    Ok(reply) if is_of_path(reply.outcome.status) => {}
+                    Ok(reply) if is_of_path(reply.outcome.status) => each_path_was_tried(&connection).await,
                     Ok(reply) => return answered(reply, what, was_lost),
                     Err(_) => was_lost = true,
                 }
@@ -119,6 +126,17 @@ fn send_to_any(
         connection.close().await;
         sent
     })
+}
+
+/// Ends when no path is being connected for the first time any more, so that the next command has all that are there.
+async fn each_path_was_tried(connection: &Connection) {
+    let deadline = Instant::now() + FIRST_TRY_TIME_MAX;
+    let is_open = |path: &PathStatus| {
+        path.lost.is_none() && (path.state != ConnectionState::Live || path.access.is_empty())
+    };
+    while connection.paths().iter().any(is_open) && Instant::now() < deadline {
+        sleep(FIRST_TRY_LOOK).await;
+    }
 }
 
 /// A reply to a command that, before, was sent over a path that `was_lost`.
