@@ -129,7 +129,7 @@ fn command_that_waits_for_a_path_says_which_and_how_it_is() {
     it.ctl(&["ana", "set", &second, "1", "optimized"]);
     let output = process::run(&mut it.site.call("flush", &arguments).expect("nvmf")).expect("it ends");
     assert!(
-        output.status.success() && !String::from_utf8_lossy(&output.stderr).contains("waits"),
+        output.status.success() && !String::from_utf8_lossy(&output.stderr).contains("waits for a path"),
         "{output:?}"
     );
     it.target.stop().expect("a clean stop");
