@@ -61,6 +61,9 @@ impl Object {
     }
 }
 
+/// Namespaces whose images cannot be opened, each with its reason.
+pub type Unopened = Vec<(String, String)>;
+
 /// Keys and their values; `None` removes a key, or expects it to be absent.
 pub type Keys = Vec<(String, Option<Vec<u8>>)>;
 
@@ -157,8 +160,19 @@ pub enum Action {
         /// The client.
         handle: Handle,
     },
-    /// Open the images of the group. What cannot be opened is the caller's to report. Reply: [`Reply::Done`] once
-    /// commands can be answered.
+    /// See whether the images of the group can be opened here, read-only, through a client that carries no I/O yet.
+    /// Reply: [`Reply::Done`], or [`Reply::Unopened`].
+    LookAtImages {
+        /// For the reply.
+        op: OpId,
+        /// Through which client.
+        handle: Handle,
+        /// The ANA group.
+        group: GroupId,
+    },
+    /// Open the images of the group. Which of them cannot be opened is told by
+    /// [`Gateway::set_unopened`](crate::Gateway::set_unopened). Reply: [`Reply::Done`] once commands can be answered,
+    /// [`Reply::Failed`] if none of its images can be opened.
     OpenImages {
         /// For the reply.
         op: OpId,
@@ -267,6 +281,8 @@ pub enum Reply {
     Connected(Address),
     /// What is served is what was asked for, except these items, each with its reason.
     Converged(Vec<(String, String)>),
+    /// These images cannot be opened, each with its reason. Those that are gone from the pool are none of them.
+    Unopened(Unopened),
     /// The client is blocklisted (-108).
     Blocklisted,
     /// Another error. Whether a write took effect is not known.

@@ -3,6 +3,7 @@
 use crate::map::{Entry, Move};
 use crate::reservations::Reservations;
 use crate::{Address, AnaState, GatewayName, Handle, OpId, Process};
+use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -15,7 +16,9 @@ pub(crate) enum Phase {
     Idle,
     /// Makes a handle for a group that is to move here.
     Preparing,
-    /// Has that handle.
+    /// Looks at its images through that handle.
+    Looking,
+    /// Could take it at once.
     Prepared,
     /// Takes the entry.
     Claiming,
@@ -72,7 +75,7 @@ pub(crate) struct Group {
     pub(crate) op: Option<OpId>,
     /// What the entry becomes if the compare-and-set under way succeeds.
     pub(crate) pending: Option<Entry>,
-    /// Its handle, in `Preparing` and `Prepared`, and from `Connecting` on.
+    /// Its handle, from `Preparing` to `Prepared`, and from `Connecting` on.
     pub(crate) handle: Option<Handle>,
     /// The handle's address, from `WaitingForMap` on.
     pub(crate) address: Option<Address>,
@@ -90,8 +93,12 @@ pub(crate) struct Group {
     pub(crate) failures: u32,
     pub(crate) trouble: Option<String>,
     pub(crate) not_before: Duration,
-    /// None of its images could be opened here: another gateway should take it.
+    /// Images of it could not be opened here: another gateway should take it.
     pub(crate) unable_until: Duration,
+    /// Why it does not move here, before that is written down.
+    pub(crate) refusal: Option<String>,
+    /// Who has refused it a short time ago, and until when it is not asked again.
+    pub(crate) refused_by: BTreeMap<GatewayName, Duration>,
 }
 
 impl Group {
@@ -118,6 +125,8 @@ impl Group {
             trouble: None,
             not_before: Duration::ZERO,
             unable_until: Duration::ZERO,
+            refusal: None,
+            refused_by: BTreeMap::new(),
         }
     }
 
@@ -135,6 +144,7 @@ impl Group {
         match self.phase {
             Phase::Idle
             | Phase::Preparing
+            | Phase::Looking
             | Phase::Prepared
             | Phase::Claiming
             | Phase::Owning

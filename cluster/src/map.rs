@@ -171,8 +171,8 @@ impl Entry {
     }
 }
 
-/// That this gateway is to get the group. It makes a connection for it and says that it is ready; only then the owner
-/// drains. The wish ends when the group has a new owner, whoever that is.
+/// That this gateway is to get the group. It makes a connection for it, looks at its images and says that it is ready;
+/// only then the owner drains. The wish ends when the group has a new owner, whoever that is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Move {
     pub(crate) to: GatewayName,
@@ -182,9 +182,24 @@ pub(crate) struct Move {
     /// The owner wants it for balance, and may change its mind. Otherwise an operator does.
     #[serde(default)]
     pub(crate) balance: bool,
+    /// The owner wants it because it cannot open all images: only for who can open more of them.
+    #[serde(default)]
+    pub(crate) rescue: bool,
+    /// Why that gateway does not take it. An operator's wish stays so, for all to see, until somebody asks again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) refused: Option<String>,
 }
 
 impl Move {
+    pub(crate) fn new(to: GatewayName) -> Self {
+        Self { to, ready: false, balance: false, rescue: false, refused: None }
+    }
+
+    /// Whether the owner wants it, and may change its mind.
+    pub(crate) fn is_of_owner(&self) -> bool {
+        self.balance || self.rescue
+    }
+
     pub(crate) fn key(group: GroupId) -> String {
         format!("move/{group}")
     }

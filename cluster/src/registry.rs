@@ -1,7 +1,7 @@
 //! Records of gateways, and their ranges of Controller IDs.
 
 use crate::encoding::{Unreadable, decode, encode};
-use crate::{GatewayName, Process};
+use crate::{GatewayName, GroupId, Process};
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
@@ -33,6 +33,12 @@ pub struct Record {
     /// Why it cannot take groups now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
+    /// ANA groups that it serves without some of their images, which it cannot open: how many of each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unopened: Vec<(GroupId, usize)>,
+    /// The version of the configuration that it serves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub applied: Option<u64>,
 }
 
 impl Record {
@@ -44,9 +50,11 @@ impl Record {
         GatewayName::new(key.strip_prefix("gateway/")?).ok()
     }
 
-    /// Whether another record says the same of taking groups.
-    pub(crate) fn takes_as(&self, other: &Self) -> bool {
-        (self.leaving, &self.trouble) == (other.leaving, &other.trouble)
+    /// Whether another record says the same of all that others wait for: what it takes, what it can open, what it serves.
+    pub(crate) fn acts_as(&self, other: &Self) -> bool {
+        let groups = other.groups;
+        let same = Self { groups, addresses: other.addresses.clone(), ..self.clone() };
+        same == *other
     }
 
     pub(crate) fn decode(gateway: &GatewayName, bytes: &[u8]) -> Result<Self, Unreadable> {

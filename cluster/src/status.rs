@@ -46,6 +46,8 @@ pub struct OtherStatus {
     pub leaving: bool,
     /// Why it cannot take groups now.
     pub trouble: Option<String>,
+    /// The version of the configuration that it serves.
+    pub applied: Option<u64>,
 }
 
 /// An ANA group.
@@ -65,6 +67,10 @@ pub struct GroupStatus {
     pub ana: u8,
     /// Where an operator wants it.
     pub wanted: Option<GatewayName>,
+    /// Why the gateway where it is wanted does not take it.
+    pub refused: Option<String>,
+    /// How many of its images its owner cannot open.
+    pub unopened: usize,
     /// Why it is so, or what it waits for.
     pub why: Option<String>,
 }

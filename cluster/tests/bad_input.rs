@@ -65,6 +65,7 @@ fn op(action: &Action) -> Option<OpId> {
         | Action::Blocklist { op, .. }
         | Action::Connect { op, .. }
         | Action::WaitForLatestOsdmap { op, .. }
+        | Action::LookAtImages { op, .. }
         | Action::OpenImages { op, .. }
         | Action::Drain { op, .. }
         | Action::Shutdown { op, .. }

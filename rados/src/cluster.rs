@@ -54,14 +54,12 @@ impl Cluster {
     /// [`Error`].
     pub fn connect(spec: &ClusterSpec) -> Result<Arc<Self>, Error> {
         let conf = spec.conf.as_deref().unwrap_or(Path::new("/etc/ceph/ceph.conf")).display().to_string();
+        check_files(spec, &conf)?;
         let connection = Connection::new(&spec.user, spec.conf.as_deref())?
             .map_err(|errno| Error::new(format!("cannot read Ceph's configuration {conf}"), errno))?;
         for setting in settings(spec) {
             let set = connection.set(&setting);
             set.map_err(|errno| Error::new(format!("cannot set Ceph's option {}", setting.name), errno))?;
-        }
-        if let Some(keyring) = spec.keyring.as_deref().filter(|path| !path.exists()) {
-            return Err(Error::new(format!("cannot read the keyring {}", keyring.display()), libc::ENOENT));
         }
         connection.connect().map_err(|errno| refused(spec, &conf, errno))?;
         let fsid = connection.fsid().map_err(|errno| Error::new("cannot read the cluster's fsid", errno))?;
@@ -212,6 +210,34 @@ fn settings(spec: &ClusterSpec) -> Vec<Setting> {
 }
 
 /// Why a cluster cannot be connected to.
+/// librados says neither which file it cannot read, nor why, and takes a keyring that it cannot read for a wrong key.
+fn check_files(spec: &ClusterSpec, conf: &str) -> Result<(), Error> {
+    let usual = format!("/etc/ceph/ceph.client.{}.keyring", spec.user);
+    let files = [
+        ("Ceph's configuration", Path::new(conf), spec.conf.is_some()),
+        ("the keyring", spec.keyring.as_deref().unwrap_or(Path::new(&usual)), spec.keyring.is_some()),
+    ];
+    for (what, path, is_named) in files {
+        let Err(error) = std::fs::File::open(path) else { continue };
+        let errno = error.raw_os_error().unwrap_or(libc::EIO);
+        // Another place may be meant where none is named.
+        if is_named || errno != libc::ENOENT {
+            let advice = match errno {
+                libc::EACCES => "the user of this process may not read it: see its owner and mode",
+                _ => "it is named in the configuration of this target",
+            };
+            return Err(Error::with(format!("cannot read {what} {}", path.display()), errno, advice));
+        }
+    }
+    Ok(())
+}
+
+/// Whether a keyring that is named has no key of the user.
+fn has_no_key(spec: &ClusterSpec) -> bool {
+    let text = spec.keyring.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
+    text.is_some_and(|text| !text.contains(&format!("[client.{}]", spec.user)))
+}
+
 fn refused(spec: &ClusterSpec, conf: &str, errno: i32) -> Error {
     let user = &spec.user;
     let keyring = match &spec.keyring {
@@ -219,6 +245,7 @@ fn refused(spec: &ClusterSpec, conf: &str, errno: i32) -> Error {
         None => "the keyring (by default /etc/ceph/ceph.client.NAME.keyring)".to_owned(),
     };
     let advice = match errno {
+        _ if has_no_key(spec) => format!("{keyring} has no [client.{user}]: see ceph auth get client.{user}"),
         libc::ETIMEDOUT => format!("no monitor answers: check mon_host in {conf}, the network and firewalls"),
         libc::EPERM | libc::EACCES | libc::ENOTSUP => {
             format!(

@@ -1,6 +1,5 @@
 //! Whether a command may have its namespace: masking, ANA state, write protection, reservations, in this order.
 
-use crate::ana;
 use crate::association::Association;
 use crate::namespace::{Namespace, NamespaceTable};
 use crate::{Nsid, status};
@@ -60,8 +59,7 @@ impl NamespaceTable {
         if !namespace.is_seen_by(&association.host_nqn) {
             return Err(status::INVALID_NAMESPACE);
         }
-        let state = self.ana().state(association.port, namespace.definition.access.ana_group);
-        if let Some(refusal) = ana::refusal(state) {
+        if let Some(refusal) = namespace.definition.refusal(self.ana(), association.port) {
             return Err(refusal);
         }
         if namespace.reservation.allows(association.host_id, need) {

@@ -1,9 +1,10 @@
 //! Namespaces: which device is behind which NSID.
 
-use crate::ana::AnaTable;
+use crate::ana::{self, AnaTable};
 use crate::{HostAccess, Nqn, Nsid, Reservation, SubsystemId, WriteProtection};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use nvme_proto::Status;
 use nvmf_block::{DeviceId, Geometry};
 
 /// A namespace, as configured. The identifiers must be the same after a restart and on every path: hosts find the disk
@@ -39,21 +40,30 @@ pub struct NamespaceAccess {
     pub reservation_persists: bool,
     /// The write protection that it begins with. What hosts set afterwards stays with the disk.
     pub write_protection: WriteProtection,
+    /// Its disk can be reached from here. If not, hosts are sent to another path, whatever the state of its ANA group is.
+    pub is_accessible: bool,
 }
 
 impl Default for NamespaceAccess {
-    /// All hosts of the subsystem, in group 1, no reservation that persists, no write protection.
+    /// All hosts of the subsystem, in group 1, no reservation that persists, no write protection, accessible.
     fn default() -> Self {
         Self {
             hosts: HostAccess::Any,
             ana_group: 1,
             reservation_persists: false,
             write_protection: WriteProtection::Off,
+            is_accessible: true,
         }
     }
 }
 
 impl NamespaceDefinition {
+    /// The status of commands for it behind a port, if it is inaccessible there.
+    pub(crate) fn refusal(&self, ana: &AnaTable, port: u16) -> Option<Status> {
+        let of_group = ana::refusal(ana.state(port, self.access.ana_group));
+        of_group.or((!self.access.is_accessible).then_some(Status::ANA_INACCESSIBLE))
+    }
+
     /// Whether writes are refused: by configuration, because the device takes none, or because a host said so.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
@@ -70,8 +80,9 @@ impl NamespaceDefinition {
         if self == other {
             return true;
         }
-        let hosts = other.access.hosts.clone();
-        let ours = Self { access: NamespaceAccess { hosts, ..self.access.clone() }, ..self.clone() };
+        let (hosts, is_accessible) = (other.access.hosts.clone(), other.access.is_accessible);
+        let access = NamespaceAccess { hosts, is_accessible, ..self.access.clone() };
+        let ours = Self { access, ..self.clone() };
         ours == *other
     }
 }
@@ -110,6 +121,7 @@ impl Namespace {
         let access = &definition.access;
         let is_guarded = access.hosts != HostAccess::Any
             || ana.refuses_somewhere(access.ana_group)
+            || !access.is_accessible
             || reservation.held().is_some();
         Self { definition, reservation, is_guarded }
     }

@@ -4,6 +4,8 @@ mod check;
 mod ctl;
 mod top;
 
+pub use ctl::NotWell;
+
 use crate::control::Control;
 use crate::control::socket::Socket;
 use crate::daemon::{Daemon, read_config};

@@ -225,6 +225,7 @@ impl Export {
                 ana_group: self.namespace.ana_group,
                 reservation_persists: self.reservation_persists,
                 write_protection: self.write_protection,
+                is_accessible: self.is_for_workers(),
             },
         }
     }

@@ -2,10 +2,13 @@
 #![forbid(unsafe_code)]
 
 use clap::Parser;
-use nvmf_target::cli::{self, Cli};
+use nvmf_target::cli::{self, Cli, NotWell};
 use nvmf_target::log;
 use nvmf_target::sockets::Sockets;
 use std::process::ExitCode;
+
+/// The exit status of `ctl status --check` where something is not well.
+const NOT_WELL: u8 = 3;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -19,7 +22,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("nvmf-target: {error:#}");
-            ExitCode::FAILURE
+            if error.is::<NotWell>() { ExitCode::from(NOT_WELL) } else { ExitCode::FAILURE }
         }
     }
 }

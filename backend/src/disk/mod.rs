@@ -223,9 +223,15 @@ impl Disk {
             Kind::Ram(_) | Kind::Null => return Ok(None),
         };
         let blocks = bytes / u64::from(geometry.block_size);
-        if blocks == geometry.blocks {
-            return Ok(None);
-        }
+        if blocks == geometry.blocks { Ok(None) } else { self.with_blocks(blocks) }
+    }
+
+    /// The same disk, shown with so many blocks, whatever it has.
+    ///
+    /// # Errors
+    /// The operating system's error.
+    pub fn with_blocks(&self, blocks: u64) -> io::Result<Option<Self>> {
+        let geometry = self.0.geometry;
         let kind = match &self.0.kind {
             Kind::File(file) => Kind::File(file.try_clone()?),
             Kind::Image(disk) => Kind::Image(disk.clone()),

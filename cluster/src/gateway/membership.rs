@@ -53,7 +53,7 @@ pub(super) struct Suspended {
 #[derive(Debug, Default)]
 pub(super) struct Own {
     /// As it is stored.
-    stored: Option<(Record, Vec<u8>)>,
+    pub(super) stored: Option<(Record, Vec<u8>)>,
     /// Being written.
     writing: Option<Record>,
     write_from: Duration,
@@ -63,6 +63,8 @@ pub(super) struct Own {
     /// Who has had the lease, since when, while this gateway waits for it.
     other: Option<(BootId, Duration)>,
     pub(super) trouble: Option<super::moves::Trouble>,
+    /// Why the lease could not be renewed, or the record not be written, when that was tried last.
+    pub(super) failure: Option<String>,
 }
 
 /// Another gateway.
@@ -108,7 +110,7 @@ impl Gateway {
         self.lease.on_reply(now, reply == Reply::Done, &self.timing);
         match reply {
             Reply::Done => {
-                self.own.other = None;
+                (self.own.other, self.own.failure) = (None, None);
                 if matches!(self.membership, Membership::Joining | Membership::Refused(_)) {
                     self.membership = Membership::Registering;
                     // The next read shows all, also what was read before.
@@ -123,7 +125,7 @@ impl Gateway {
                 }
             }
             Reply::Held(by) => self.on_name_in_use(now, by),
-            _ => {}
+            reply => self.own.failure = reply.failure(),
         }
     }
 
@@ -327,7 +329,10 @@ impl Gateway {
         let Self { identity: super::Identity { addresses, software, .. }, stopping, .. } = self;
         let (addresses, software) = (addresses.clone(), software.clone());
         let trouble = self.trouble(now);
-        Record { process, addresses, software, groups: self.served(), leaving: *stopping, trouble }
+        let leaving = *stopping;
+        let (groups, unopened) = (self.served(), self.unopened_here());
+        let applied = self.configuration.applied();
+        Record { process, addresses, software, groups, leaving, trouble, unopened, applied }
     }
 
     fn write_record(
@@ -353,8 +358,8 @@ impl Gateway {
         if record == *stored {
             return;
         }
-        // Whether this gateway takes groups is news for the others at once; how many it has, is not.
-        if now < self.own.write_from && record.takes_as(stored) {
+        // What it takes and serves is news for the others at once; how many groups it has, is not.
+        if now < self.own.write_from && record.acts_as(stored) {
             return self.wake_at(self.own.write_from);
         }
         let key = Record::key(&self.me().gateway);
@@ -367,10 +372,11 @@ impl Gateway {
         self.registry.on_written(self.next_op());
         self.registry.hint();
         if *reply != Reply::Done {
+            self.own.failure = reply.clone().failure();
             return;
         }
         let bytes = record.encode();
-        if self.own.stored.as_ref().is_some_and(|(stored, _)| !record.takes_as(stored)) {
+        if self.own.stored.as_ref().is_some_and(|(stored, _)| !record.acts_as(stored)) {
             self.actions.push_back(Action::Notify { object: Object::Gateways });
         }
         self.own.stored = Some((record, bytes));

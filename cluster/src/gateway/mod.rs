@@ -6,6 +6,7 @@
 //! | `reading` | reads the objects of the group when a hint or the time asks for it |
 //! | `ownership` | which groups are taken, moved and given up |
 //! | `moves` | planned moves: what operators and balance want, who is ready for it |
+//! | `images` | images that cannot be opened: whoever can open more of a group's gets it |
 //! | `takeover` | the steps of that, reply by reply |
 //! | `convergence` | makes what is served what the configuration says |
 //! | `requests` | what an operator asks for: changes, moves, removals |
@@ -15,6 +16,7 @@
 //! each group is. A reply only moves on what waited for it. So it does not matter which events were lost, or came twice.
 
 mod convergence;
+mod images;
 mod membership;
 mod moves;
 mod ownership;
@@ -28,7 +30,7 @@ use crate::configuration::Configuration;
 use crate::group::Group;
 use crate::lease::OwnLease;
 use crate::reservations::Reservations;
-use crate::{Action, GroupId, Handle, Object, OpId, Process, Reply, Timing, Via};
+use crate::{Action, GroupId, Handle, Object, OpId, Process, Reply, Timing, Unopened, Via};
 use crate::{GatewayName, action::Keys};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
@@ -109,6 +111,8 @@ pub struct Gateway {
     /// When items that are broken are tried again.
     broken_from: Duration,
     edits: VecDeque<Edit>,
+    /// What of the groups that are served here cannot be opened.
+    unopened: BTreeMap<GroupId, Unopened>,
 }
 
 impl Gateway {
@@ -142,6 +146,7 @@ impl Gateway {
             converge_from: Duration::ZERO,
             broken_from: Duration::ZERO,
             edits: VecDeque::new(),
+            unopened: BTreeMap::new(),
         };
         gateway.advance(now);
         gateway

@@ -1,13 +1,14 @@
 //! Planned moves: what an operator wants, or balance.
 //!
-//! Who wants one writes that into the map. The gateway that is named makes a connection for the group and says there
-//! that it is ready; only then the owner drains. So a gateway that cannot take a group costs hosts nothing.
+//! Who wants one writes that into the map. The gateway that is named makes a connection for the group, looks at its images
+//! and says there that it is ready, or why it refuses; only then the owner drains. So a gateway that cannot take a group
+//! costs hosts nothing.
 
 use super::{Gateway, Purpose};
 use crate::group::{Group, Phase};
 use crate::map::{Entry, Move, State};
 use crate::placement;
-use crate::{Action, GroupId, Object, Via};
+use crate::{Action, GatewayName, GroupId, Object, Via};
 use alloc::string::{String, ToString};
 use core::time::Duration;
 
@@ -23,10 +24,18 @@ impl Gateway {
     pub(super) fn consider_move(&mut self, now: Duration, id: GroupId) {
         let Some((wish, _)) = self.groups[&id].wanted.clone() else { return };
         let can_take = self.peers.get(&wish.to).is_some_and(super::Peer::can_take);
-        if wish.to == self.me().gateway || wish.balance && !can_take {
-            // It is here already, or balance is to be had elsewhere.
+        let is_void = wish.is_of_owner() && (!can_take || wish.refused.is_some());
+        if is_void && wish.refused.is_some() {
+            let until = now + self.timing.unable;
+            self.group(id).refused_by.insert(wish.to.clone(), until);
+        }
+        if wish.to == self.me().gateway || is_void {
+            // It is here already, or is to be had elsewhere.
             self.set_wish(id, None);
         } else if can_take && wish.ready {
+            if wish.rescue {
+                self.group(id).unable_until = now + self.timing.unable;
+            }
             self.drain(now, id, Some(wish.to));
         }
     }
@@ -36,7 +45,15 @@ impl Gateway {
         let (me, group) = (&self.me().gateway, &self.groups[&id]);
         let wish = group.wanted.as_ref().map(|(wish, _)| wish).filter(|wish| wish.to == *me);
         let of_other = group.entry().and_then(Entry::holder).is_some_and(|by| by.gateway != *me);
+        if group.refusal.is_some() && wish.is_none_or(|wish| wish.refused.is_some()) {
+            return self.group(id).refusal = None;
+        }
         match (group.phase, wish.filter(|_| !self.stopping)) {
+            (Phase::Idle, Some(wish)) if group.refusal.is_some() => {
+                let wish = Move { refused: group.refusal.clone(), ready: false, ..wish.clone() };
+                self.set_wish(id, Some(wish));
+            }
+            (Phase::Idle, Some(wish)) if wish.refused.is_some() => {}
             (Phase::Idle, Some(_)) if of_other && now >= group.not_before => {
                 self.connect(now, id, Phase::Preparing);
             }
@@ -46,7 +63,7 @@ impl Gateway {
                 self.set_wish(id, Some(wish));
             }
             (Phase::Preparing, Some(_)) => self.wake_at(group.step_until),
-            (Phase::Preparing | Phase::Prepared, None) => {
+            (Phase::Preparing | Phase::Looking | Phase::Prepared, None) => {
                 self.lose(now, id, "it is not to move here any more")
             }
             _ => {}
@@ -68,7 +85,8 @@ impl Gateway {
             (group.phase == Phase::Serving && group.wanted.is_none()).then_some(*id)
         };
         let mine = self.groups.iter().filter_map(mine);
-        let Some((id, to)) = placement::for_balance(&self.me().gateway, &self.loads(true), mine) else {
+        let may = |id: GroupId, to: &GatewayName| !self.has_refused(now, id, to);
+        let Some((id, to)) = placement::for_balance(&self.me().gateway, &self.loads(true), mine, may) else {
             return;
         };
         if !settled {
@@ -78,12 +96,12 @@ impl Gateway {
         if calm > now {
             return self.wake_at(calm);
         }
-        self.set_wish(id, Some(Move { to, ready: false, balance: true }));
+        self.set_wish(id, Some(Move { balance: true, ..Move::new(to) }));
     }
 
     /// Changes what is wanted of a group, unless somebody else has done that: one change at a time, and only by what
     /// was read after the one before.
-    fn set_wish(&mut self, id: GroupId, wish: Option<Move>) {
+    pub(super) fn set_wish(&mut self, id: GroupId, wish: Option<Move>) {
         let is_under_way = self.operations.values().any(|purpose| matches!(purpose, Purpose::Wish));
         if is_under_way || self.map.used < self.map.floor {
             return;

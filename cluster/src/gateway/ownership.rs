@@ -36,7 +36,7 @@ impl Gateway {
                     let reason = format!("{step} took longer than {} s", self.timing.step.as_secs());
                     self.fail(now, id, &reason);
                 }
-                Phase::Preparing => self.prepare(now, id),
+                Phase::Preparing | Phase::Looking => self.prepare(now, id),
                 Phase::Serving if group.lapsed && self.suspended.is_some() => {}
                 Phase::Serving if group.lapsed || group.gone => self.affirm(now, id),
                 Phase::Serving if self.stopping => {
@@ -50,6 +50,7 @@ impl Gateway {
                 _ => {}
             }
         }
+        self.rescue(now);
         self.balance(now);
     }
 

@@ -3,7 +3,7 @@
 use super::Gateway;
 use super::membership::{Membership, Peer};
 use crate::group::{Group, Phase};
-use crate::map::State;
+use crate::map::{Move, State};
 use crate::status::{ConfigurationStatus, GroupStatus, OtherStatus, Status};
 use crate::{GatewayName, GroupId};
 use alloc::format;
@@ -37,18 +37,29 @@ impl Gateway {
         }
     }
 
-    fn state(&self) -> (&'static str, Option<String>) {
-        let lapse =
-            "its lease was not renewed in time: the storage cluster does not answer, or answers too late";
+    /// What it is in its group, and why, if it is no plain member.
+    #[must_use]
+    pub fn state(&self) -> (&'static str, Option<String>) {
+        let because = |text: &str| match &self.own.failure {
+            Some(reason) => Some(format!("{text}: {reason}")),
+            None => Some(text.to_string()),
+        };
+        let lapse = match &self.own.failure {
+            Some(reason) => format!("its lease was not renewed in time: {reason}"),
+            None => {
+                "its lease was not renewed in time: the storage cluster does not answer, or answers too late"
+                    .to_string()
+            }
+        };
         match &self.membership {
-            Membership::Joining => ("joining", Some("waits for its lease".to_string())),
-            Membership::Registering => ("joining", Some("writes its record".to_string())),
+            Membership::Joining => ("joining", because("waits for its lease")),
+            Membership::Registering => ("joining", because("writes its record")),
             Membership::Reconnecting => {
                 ("joining", Some("its client of the store was blocklisted".to_string()))
             }
             Membership::Refused(reason) => ("refused", Some(reason.clone())),
             Membership::Stopped => ("stopped", None),
-            Membership::Member { .. } if self.suspended.is_some() => ("suspended", Some(lapse.to_string())),
+            Membership::Member { .. } if self.suspended.is_some() => ("suspended", Some(lapse)),
             Membership::Member { .. } if self.stopping => {
                 ("stopping", Some("gives its groups away".to_string()))
             }
@@ -69,9 +80,11 @@ impl Gateway {
             boot: peer.lease.boot().cloned(),
             addresses: record.map_or_else(Default::default, |record| record.addresses.clone()),
             software: record.map(|record| record.software.clone()),
-            groups: record.map(|record| record.groups),
+            // Who has left gave all away.
+            groups: record.map(|record| if record.leaving && lease == "dead" { 0 } else { record.groups }),
             leaving: record.is_some_and(|record| record.leaving),
             trouble: record.and_then(|record| record.trouble.clone()),
+            applied: record.and_then(|record| record.applied),
         }
     }
 
@@ -93,6 +106,8 @@ impl Gateway {
             here: format!("{:?}", group.phase).to_lowercase(),
             ana: group.ana.0,
             wanted: group.wanted.as_ref().map(|(wanted, _)| wanted.to.clone()),
+            refused: group.wanted.as_ref().and_then(|(wanted, _)| wanted.refused.clone()),
+            unopened: self.unopened_of(id),
             why: self.why(id, group),
         }
     }
@@ -101,9 +116,13 @@ impl Gateway {
         if group.unreadable.is_some() {
             return group.unreadable.clone();
         }
-        if let Some((wanted, _)) = group.wanted.as_ref().filter(|(wanted, _)| wanted.to != self.me().gateway)
-        {
+        // What the owner wants for its own reasons is told by these.
+        let is_told = |wanted: &Move| wanted.to != self.me().gateway && (!wanted.rescue || wanted.ready);
+        if let Some((wanted, _)) = group.wanted.as_ref().filter(|(wanted, _)| is_told(wanted)) {
             let to = &wanted.to;
+            if let Some(reason) = &wanted.refused {
+                return Some(format!("{to} does not take it: {reason}"));
+            }
             let peer = self.peers.get(to).filter(|peer| peer.is_available());
             return Some(match peer.map(|peer| peer.record.as_ref().and_then(|it| it.trouble.as_ref())) {
                 None => format!("it is to move to {to}, which is not available"),
@@ -125,7 +144,7 @@ impl Gateway {
                 Some(format!("the lease of {name} has expired, which does not count yet"))
             }
             (Phase::Idle, Some(_)) if group.wanted.is_some() => group.trouble.clone(),
-            (Phase::Idle, Some(_)) | (Phase::Serving, _) => None,
+            (Phase::Idle, Some(_)) | (Phase::Serving, _) => self.why_not_whole(id),
             (Phase::Idle, None) => group.trouble.clone(),
             (Phase::Affirming, _) => {
                 Some("its lease had lapsed: says that it is the owner still".to_string())

@@ -82,7 +82,7 @@ pub(super) struct Edit {
 /// Other requests, while their compare-and-set is under way.
 #[derive(Debug)]
 pub(super) enum Request {
-    Move(RequestId),
+    Move { id: RequestId, group: GroupId, wish: Move },
     Remove(RequestId),
     Reservation { id: RequestId, group: GroupId, handle: crate::Handle, namespace: String },
 }
@@ -169,9 +169,9 @@ impl Gateway {
             Some(error) => self.answer(id, Err(error)),
             None if owner.is_some_and(|owner| owner.gateway == *to) => self.answer(id, Ok(0)),
             None => {
-                let wish = Move { to: to.clone(), ready: false, balance: false };
+                let wish = Move::new(to.clone());
                 let set = [(Move::key(group), Some(wish.encode()))].into();
-                let purpose = Purpose::Request(Request::Move(id));
+                let purpose = Purpose::Request(Request::Move { id, group, wish });
                 self.compare_and_set(purpose, Via::Control, Object::Map, (Vec::new(), set));
             }
         }
@@ -239,7 +239,12 @@ impl Gateway {
             other => Err(RequestError::Failed(other.failure().unwrap_or_default())),
         };
         match request {
-            Request::Move(id) => {
+            Request::Move { id, group, wish } => {
+                if let Some(group) = self.groups.get_mut(&group).filter(|_| done) {
+                    let bytes = wish.encode();
+                    group.wanted = Some((wish, bytes));
+                }
+                self.map.on_written(self.next_op());
                 self.map.hint();
                 self.actions.push_back(Action::Notify { object: Object::Map });
                 self.answer(id, result);

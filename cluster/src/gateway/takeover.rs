@@ -167,9 +167,13 @@ impl Gateway {
                 self.take(now, id);
             }
             (Phase::Preparing, Reply::Connected(address)) if address.names_one_client() => {
-                (group.phase, group.address) = (Phase::Prepared, Some(address));
+                group.address = Some(address);
                 self.own.trouble = None;
+                self.look_at_images(now, id);
             }
+            (Phase::Looking, Reply::Done) => group.phase = Phase::Prepared,
+            (Phase::Looking, Reply::Unopened(unopened)) => self.on_looked(now, id, &unopened),
+            (Phase::Looking, Reply::Failed(reason)) => self.refuse(now, id, reason),
             (Phase::Connecting, Reply::Connected(address)) if address.names_one_client() => {
                 group.address = Some(address);
                 self.fence(now, id);
@@ -302,7 +306,7 @@ impl Gateway {
         self.group(id).op = Some(op);
     }
 
-    fn begin_step(&mut self, now: Duration, id: GroupId, phase: Phase) -> OpId {
+    pub(super) fn begin_step(&mut self, now: Duration, id: GroupId, phase: Phase) -> OpId {
         let op = self.begin(Purpose::Group(id));
         let step_until = now + self.timing.step;
         let group = self.group(id);
@@ -310,11 +314,11 @@ impl Gateway {
         op
     }
 
-    fn last_handle_of(&self, id: GroupId) -> crate::Handle {
+    pub(super) fn last_handle_of(&self, id: GroupId) -> crate::Handle {
         self.groups[&id].handle.unwrap_or_default()
     }
 
-    fn group(&mut self, id: GroupId) -> &mut Group {
+    pub(super) fn group(&mut self, id: GroupId) -> &mut Group {
         self.groups.entry(id).or_insert_with(|| Group::new(Duration::ZERO))
     }
 }

@@ -109,6 +109,7 @@ impl World {
                 self.kill(node);
                 self.start_again(node);
             }
+            Fault::Unable { node, .. } => self.opens_all(node),
             Fault::Twin { .. } => (self.plan.nodes..self.nodes.len()).for_each(|twin| self.kill(twin)),
             _ => {}
         }
@@ -123,9 +124,16 @@ impl World {
                 self.kill(node);
             } else {
                 self.wake(node);
+                self.opens_all(node);
                 self.start_again(node);
             }
         }
+    }
+
+    /// It can open again what it could not.
+    fn opens_all(&mut self, node: usize) {
+        let life = self.nodes[node].life;
+        self.send_to(node, life, MS, 0, Input::Unopened(BTreeMap::new()));
     }
 
     fn name(&self, node: usize) -> GatewayName {

@@ -47,9 +47,10 @@ const LINES: usize = 120;
 const IO_LINES: usize = 15;
 
 /// What a gateway is doing with a group when some fault comes. (Closing takes a millisecond: few faults meet it.)
-const STEPS: [&str; 14] = [
+const STEPS: [&str; 15] = [
     "idle",
     "preparing",
+    "looking",
     "prepared",
     "claiming",
     "connecting",

@@ -1,4 +1,4 @@
-//! Gateways that cannot take groups, and moves: what users would see.
+//! Gateways that cannot take groups or open images, and moves: what users would see.
 
 use super::plan::{Fault, MS, Plan, Planned, SECOND, Time, Unable};
 use super::world::World;
@@ -68,17 +68,69 @@ fn gateway_that_cannot_connect_gets_no_group_and_hosts_notice_nothing() {
 }
 
 #[test]
-fn gateway_that_opens_no_image_gives_the_group_back_at_once() {
-    let mut world = with_an_empty_gateway(Some(Unable::Open));
-    let (mut away, mut longest) = (None, 0);
-    while world.now < AT + 60 * SECOND {
-        world.run_until(world.now + 5 * MS).expect("a run");
-        match (1..=12).any(|group| world.shown(group).is_empty()) {
-            true => longest = longest.max(world.now - *away.get_or_insert(world.now)),
-            false => away = None,
-        }
+fn gateway_that_cannot_open_all_images_gets_no_group_and_hosts_notice_nothing() {
+    for how in [Unable::Open, Unable::OpenAll] {
+        let mut world = with_an_empty_gateway(Some(how));
+        assert_eq!(most_away(&mut world, AT + 60 * SECOND), 0, "{how:?}");
+        assert_eq!(count(&world, "gw0"), 0, "{how:?}");
     }
-    assert!(longest > 0 && longest < 3 * SECOND, "{longest} us");
+}
+
+/// gw1 cannot open all images, and gets some groups of gw0, which has died.
+fn after_a_loss(how: Unable, others_too: bool) -> World {
+    let mut faults =
+        vec![(AT, LONG, Fault::Unable { node: 1, how }), (AT, LONG, Fault::Crash { node: 0, again: true })];
+    faults.extend(others_too.then_some((AT, LONG, Fault::Unable { node: 2, how })));
+    let mut world = world(&faults, 12);
+    world.run_until(AT + 9 * SECOND).expect("a run");
+    world
+}
+
+#[test]
+fn group_whose_new_owner_cannot_open_all_images_goes_on_to_one_that_can() {
+    for how in [Unable::Open, Unable::OpenAll] {
+        let mut world = after_a_loss(how, false);
+        let before = count(&world, "gw1");
+        world.run_until(AT + 40 * SECOND).expect("a run");
+        assert_eq!((count(&world, "gw1"), count(&world, "gw2")), (4, 8), "{how:?}: it had {before}");
+    }
+}
+
+#[test]
+fn images_that_no_gateway_opens_leave_the_group_where_it_is_and_status_says_so_everywhere() {
+    let mut world = after_a_loss(Unable::OpenAll, true);
+    world.run_until(AT + 20 * SECOND).expect("a run");
+    assert_eq!(most_away(&mut world, AT + 80 * SECOND), 0);
+    let told = |node| {
+        let groups = status(&world, node).groups;
+        let lacks = groups.values().filter(|group| group.unopened == 1);
+        lacks.filter(|group| group.why.as_ref().is_some_and(|why| why.contains("cannot be opened"))).count()
+    };
+    assert_eq!((told(1), told(2)), (4, 4));
+}
+
+#[test]
+fn move_to_a_gateway_that_cannot_open_an_image_is_refused_until_it_is_asked_for_again() {
+    let mut world = world(&[(AT, LONG, Fault::Unable { node: 1, how: Unable::OpenAll })], 6);
+    world.run_until(AT).expect("a run");
+    let group = (1..=6).find(|&group| world.shown(group) == ["gw0"]).expect("gw0 has a group");
+    let ask = |world: &mut World| {
+        let name = nvmf_cluster::GatewayName::new("gw1").expect("a name");
+        let clock = world.nodes[2].clock(world.now);
+        world.nodes[2].running.as_mut().expect("it runs").engine.move_group(clock, GroupId(group), &name);
+        world.pump(2);
+    };
+    ask(&mut world);
+    assert_eq!(most_away(&mut world, AT + 10 * SECOND), 0);
+    for node in 0..3 {
+        let refused = status(&world, node).groups[&GroupId(group)].refused.clone().expect("a reason");
+        assert!(refused.contains("no passphrase"), "gw{node}: {refused}");
+    }
+    world.nodes[1].unable = None;
+    ask(&mut world);
+    world.run_until(AT + 20 * SECOND).expect("a run");
+    assert_eq!(world.shown(group), ["gw1"]);
+    assert_eq!(status(&world, 2).groups[&GroupId(group)].refused, None);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::store::{Access, Block};
 use nvmf_cluster::configuration::Item;
 use nvmf_cluster::{
     Action, Address, AnaState, BootId, Gateway, GatewayName, GroupId, Handle, Identity, Locker, Object, OpId,
-    Process, Reply, RequestId, Timing,
+    Process, Reply, RequestId, Timing, Unopened,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
@@ -30,6 +30,8 @@ pub(crate) enum Input {
     Act(Action),
     Reply(OpId, Reply, Option<(i64, Locker)>),
     Notified(Object),
+    /// What cannot be opened of its groups.
+    Unopened(BTreeMap<GroupId, Unopened>),
     Timer(u64),
     Command(Command),
     /// The result of an I/O; `None`: the client is blocklisted.
@@ -74,6 +76,8 @@ pub(crate) struct Running {
     pub(crate) open: BTreeMap<GroupId, Handle>,
     /// Groups whose images could not be opened.
     pub(crate) unopened: BTreeMap<GroupId, Handle>,
+    /// Which of their images.
+    pub(crate) lacks: BTreeMap<GroupId, Unopened>,
     pub(crate) applied: BTreeMap<String, Item>,
     pub(crate) range: Option<RangeInclusive<u16>>,
     /// Requests of operators: which item each changes.
@@ -165,6 +169,7 @@ impl Node {
             shown: BTreeMap::new(),
             open: BTreeMap::new(),
             unopened: BTreeMap::new(),
+            lacks: BTreeMap::new(),
             applied: BTreeMap::new(),
             range: None,
             requests: BTreeMap::new(),

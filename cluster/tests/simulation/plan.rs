@@ -91,6 +91,8 @@ pub(crate) enum Unable {
     Hang,
     /// No image can be opened.
     Open,
+    /// One of two images of each group does not open.
+    OpenAll,
 }
 
 /// A fault, from when on, and for how long.
@@ -183,8 +185,8 @@ impl Plan {
                 _ => Fault::FenceControl { node },
             },
             20 | 21 => {
-                let hows = [Unable::Connect, Unable::Hang, Unable::Open];
-                Fault::Unable { node, how: hows[rng.below(3) as usize] }
+                let hows = [Unable::Connect, Unable::Hang, Unable::Open, Unable::OpenAll];
+                Fault::Unable { node, how: hows[rng.below(4) as usize] }
             }
             16 | 17 => Fault::Edit { node, key: rng.below(3) as u8 },
             _ => {

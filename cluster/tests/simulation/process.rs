@@ -5,7 +5,7 @@ use super::node::{Client, Command, Input, Node};
 use super::plan::{MS, SECOND, Time, Unable};
 use super::store::{Access, Io};
 use super::world::{Event, From, World};
-use nvmf_cluster::{Action, AnaState, Handle, Object, Reply, Via};
+use nvmf_cluster::{Action, AnaState, Handle, Object, Reply, Unopened, Via};
 use serde_json::json;
 
 impl World {
@@ -37,6 +37,10 @@ impl World {
             Input::Notified(object) => {
                 running.decorator.on_notified(&object);
                 running.engine.on_notified(clock, &object);
+            }
+            Input::Unopened(unopened) => {
+                running.lacks.clone_from(&unopened);
+                running.engine.set_unopened(clock, unopened);
             }
             Input::Timer(timer) if timer == running.timer => {
                 running.timeout = None;
@@ -93,6 +97,7 @@ impl World {
                 | Action::Blocklist { .. }
                 | Action::Connect { .. }
                 | Action::WaitForLatestOsdmap { .. }
+                | Action::LookAtImages { .. }
                 | Action::OpenImages { .. }
                 | Action::SetAna { .. }
                 | Action::Drain { .. }
@@ -117,8 +122,17 @@ impl World {
             }
             Action::OpenImages { op, handle, group } if unable == Some(Unable::Open) => {
                 running.unopened.insert(group, handle);
+                running.lacks.insert(group, lacks(unable));
+                let lacks = Input::Unopened(running.lacks.clone());
+                self.send_to(node, life, 5 * MS, 0, lacks);
                 let reply = Reply::Failed("none of its images can be opened".into());
                 self.send_to(node, life, 5 * MS, 0, Input::Reply(op, reply, None));
+            }
+            Action::LookAtImages { op, .. } => {
+                let lacks = lacks(unable);
+                let reply = if lacks.is_empty() { Reply::Done } else { Reply::Unopened(lacks) };
+                let after = 2 * MS + self.rng.below(40 * MS);
+                self.send_to(node, life, after, 0, Input::Reply(op, reply, None));
             }
             Action::Connect { .. } if unable == Some(Unable::Hang) => {}
             Action::Connect { op, .. } if unable == Some(Unable::Connect) => {
@@ -128,6 +142,9 @@ impl World {
             Action::OpenImages { op, handle, group } => {
                 running.open.insert(group, handle);
                 let after = 2 * MS + self.rng.below(40 * MS);
+                running.lacks.insert(group, lacks(unable));
+                let lacks = Input::Unopened(running.lacks.clone());
+                self.send_to(node, life, after, 0, lacks);
                 self.send_to(node, life, after, 0, Input::Reply(op, Reply::Done, None));
             }
             Action::Drain { op, handle, group } => {
@@ -332,6 +349,16 @@ impl World {
             running.clients.insert(handle, client);
         }
     }
+}
+
+/// Of two images of each group, those that cannot be opened.
+fn lacks(unable: Option<Unable>) -> Unopened {
+    let count = match unable {
+        Some(Unable::Open) => 2,
+        Some(Unable::OpenAll) => 1,
+        _ => 0,
+    };
+    (0..count).map(|image| (image.to_string(), "no passphrase".to_owned())).collect()
 }
 
 fn text(bytes: &[u8]) -> String {

@@ -5,8 +5,7 @@ use crate::association::Notice;
 use crate::question::{ReservationQuestion, WriteProtectionQuestion};
 use crate::reservation::Change;
 use crate::{
-    DefinitionError, NamespaceDefinition, NamespaceTable, Nqn, Nsid, Reservation, WriteProtection, ana,
-    status,
+    DefinitionError, NamespaceDefinition, NamespaceTable, Nqn, Nsid, Reservation, WriteProtection, status,
 };
 use alloc::sync::Arc;
 use nvme_proto::Status;
@@ -127,5 +126,5 @@ impl Registry {
 
 /// Another target may have the namespace by now, and change the same.
 fn accessible(table: &NamespaceTable, port: u16, namespace: &NamespaceDefinition) -> Result<(), Status> {
-    ana::refusal(table.ana().state(port, namespace.access.ana_group)).map_or(Ok(()), Err)
+    namespace.refusal(table.ana(), port).map_or(Ok(()), Err)
 }

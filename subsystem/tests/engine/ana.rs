@@ -154,6 +154,27 @@ fn commands_of_a_group_end_with_the_status_of_its_state_and_may_be_tried_elsewhe
 }
 
 #[test]
+fn namespace_whose_disk_cannot_be_reached_is_there_and_its_commands_go_elsewhere() {
+    let out_of_reach = |nsid| {
+        let access = NamespaceAccess { is_accessible: false, ..NamespaceAccess::default() };
+        NamespaceDefinition { access, ..namespace(nsid, disk()) }
+    };
+    let mut fixture = fixture(vec![in_group(1, 1), out_of_reach(2)]);
+    assert_eq!(active(&mut fixture.admin), [1, 2]);
+    for opcode in [NvmOpcode::READ, NvmOpcode::WRITE] {
+        assert_eq!(refused(&mut fixture.io, &block(opcode, 1)), None);
+        assert_eq!(
+            refused(&mut fixture.io, &block(opcode, 2)),
+            Some(Status::ANA_INACCESSIBLE),
+            "to be retried"
+        );
+    }
+    fixture.registry.set_namespaces(&nqn(SUBSYSTEM), vec![in_group(1, 1), in_group(2, 1)]).unwrap();
+    fixture.deliver();
+    assert_eq!(refused(&mut fixture.io, &block(NvmOpcode::READ, 2)), None, "it is reached again");
+}
+
+#[test]
 fn state_of_another_port_is_nothing_to_this_one() {
     let mut fixture = fixture(vec![in_group(1, 1)]);
     fixture.registry.set_ana_state(PORT + 1, 1, AnaState::INACCESSIBLE).unwrap();

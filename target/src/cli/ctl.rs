@@ -3,6 +3,7 @@
 use crate::control::client::ask;
 use crate::control::request::Request;
 use crate::control::request::config::SaveAnswer;
+use crate::control::request::status::StatusAnswer;
 use crate::control::socket::usual_path;
 use crate::visible::{visible_event, visible_json, visible_value};
 use anyhow::bail;
@@ -30,6 +31,11 @@ enum Output {
     Json,
 }
 
+/// The target answers, and something is not well: for `status --check`.
+#[derive(Debug, thiserror::Error)]
+#[error("not well:\n  {0}")]
+pub struct NotWell(String);
+
 /// Asks, and prints the answer. An answer that says that something was not done is an error, once it is printed.
 pub(super) fn ctl(ctl: &Ctl) -> anyhow::Result<()> {
     let path = ctl.socket.clone().unwrap_or_else(usual_path);
@@ -48,6 +54,11 @@ pub(super) fn ctl(ctl: &Ctl) -> anyhow::Result<()> {
             return Ok(());
         }
     }
+    let is_checked = matches!(ctl.request, Request::Status { check: true }) && answer.ok;
+    let not_well = match is_checked {
+        true => serde_json::from_value::<StatusAnswer>(answer.result.clone())?.not_well(),
+        false => Vec::new(),
+    };
     let text = match ctl.output {
         Output::Json => visible_json(&answer.line()).to_string(),
         Output::Text if answer.result.is_null() => String::new(),
@@ -62,6 +73,11 @@ pub(super) fn ctl(ctl: &Ctl) -> anyhow::Result<()> {
     super::print(&text)?;
     match answer.error {
         Some(fault) => bail!("{}", visible_event(&fault.message, false)),
-        None => Ok(()),
+        None if not_well.is_empty() => Ok(()),
+        None => Err(NotWell(shown(&not_well)).into()),
     }
+}
+
+fn shown(lines: &[String]) -> String {
+    lines.iter().map(|line| visible_event(line, false)).collect::<Vec<_>>().join("\n  ")
 }

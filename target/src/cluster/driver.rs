@@ -120,6 +120,7 @@ pub fn start(place: Place, identity: Identity, waker: Waker) -> io::Result<Drive
             keeps: BTreeMap::new(),
             others: None,
             refused: None,
+            state: ("joining", None),
             counted: counts,
         };
         thread.run(&inbox);
@@ -153,6 +154,8 @@ struct Thread {
     others: Option<BTreeMap<String, Vec<String>>>,
     /// Why what is stored of the configuration is not used, as the control loop was told.
     refused: Option<String>,
+    /// What this gateway is in its group, as it was logged.
+    state: (&'static str, Option<String>),
     counted: Arc<Counted>,
 }
 
@@ -162,6 +165,7 @@ impl Thread {
             self.act();
             self.tell_of_others();
             self.tell_of_configuration();
+            self.log_state();
             let now = boottime();
             let wait =
                 self.gateway.poll_timeout().map_or(Duration::from_secs(1), |at| at.saturating_sub(now));
@@ -193,6 +197,7 @@ impl Thread {
             }
             // Nobody may wait any more.
             ToDriver::Status(tell) => drop(tell.send(self.gateway.status(now))),
+            ToDriver::Unopened(unopened) => self.gateway.set_unopened(now, unopened),
             ToDriver::Addresses(addresses) => self.gateway.set_addresses(now, addresses),
             ToDriver::Stop => self.gateway.stop(now),
         }
@@ -263,6 +268,20 @@ impl Thread {
         }
     }
 
+    /// Each state once, with its reason.
+    fn log_state(&mut self) {
+        let state = self.gateway.state();
+        if self.state == state {
+            return;
+        }
+        match &state {
+            (word @ ("suspended" | "refused"), Some(why)) => tracing::error!("this gateway is {word}: {why}"),
+            (word, Some(why)) => tracing::info!("this gateway is {word}: {why}"),
+            (word, None) => tracing::info!("this gateway is {word}"),
+        }
+        self.state = state;
+    }
+
     fn to_daemon(&self, message: ToDaemon) {
         // Its loop ends before this thread.
         let _ = self.tell.send(message);
@@ -316,6 +335,10 @@ impl Thread {
             }
             Action::WaitForLatestOsdmap { op, handle } => match self.handle(handle) {
                 Some(cluster) => self.help(op, move || store::wait_for_latest_osdmap(&cluster)),
+                None => self.fail(op),
+            },
+            Action::LookAtImages { op, handle, group } => match self.handle(handle) {
+                Some(cluster) => self.to_daemon(ToDaemon::LookAtImages(op, group, cluster)),
                 None => self.fail(op),
             },
             Action::OpenImages { op, handle, group } => match self.handle(handle) {

@@ -26,7 +26,9 @@ pub use store::Place;
 
 use core::ops::RangeInclusive;
 use nvmf_cluster::configuration::{Change, Item};
-use nvmf_cluster::{AnaState, GatewayName, GroupId, Handle, Object, OpId, Reply, RequestError, Status};
+use nvmf_cluster::{
+    AnaState, GatewayName, GroupId, Handle, Object, OpId, Reply, RequestError, Status, Unopened,
+};
 use nvmf_rados::Cluster;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -68,6 +70,8 @@ pub enum ToDaemon {
         /// What is kept of its namespaces, by UUID: reservations, write protections; or why it cannot be read.
         kept: Vec<(String, Result<Value, String>)>,
     },
+    /// See whether the images of the group can be opened, read-only, on this connection: [`Reply::Unopened`].
+    LookAtImages(OpId, GroupId, Arc<Cluster>),
     /// Show hosts this state.
     SetAna(GroupId, AnaState),
     /// Let what is under way end, then close the images.
@@ -123,6 +127,8 @@ pub enum ToDriver {
     },
     /// The state of the group is wanted.
     Status(Sender<Status>),
+    /// What cannot be opened of the groups that are served here, when that has changed.
+    Unopened(BTreeMap<GroupId, Unopened>),
     /// Where this gateway listens.
     Addresses(Vec<String>),
     /// Give the groups away.

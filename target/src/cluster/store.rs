@@ -123,6 +123,10 @@ impl Store {
             }
             holder(&pool, &name)
         });
+        if locked.as_ref().is_err_and(|error| error.errno() == Some(nix::libc::ENOENT)) {
+            // A lock makes its object, so the pool is gone. One of its name that is made anew is found by its name only.
+            drop(self.locked().take());
+        }
         match replied(locked) {
             Reply::Free => Reply::Failed("the lock was free a moment later".to_owned()),
             reply => reply,

@@ -214,16 +214,19 @@ impl Daemon {
 
     /// Shows the hosts of a subsystem the namespaces that are open.
     pub(super) fn show(&self, nqn: &Nqn) -> Result<(), Box<DefinitionError>> {
-        let own = || self.exports().iter().filter(|it| it.nqn == *nqn && !self.is_held_back(it));
         // One lock for both: nobody may see a namespace without the reservation that was kept of it.
         let mut registry = self.registry();
         let before = registry.namespaces(nqn).cloned();
+        let was_there = |export: &Export| {
+            let known = before.as_ref().and_then(|table| table.get(Nsid(export.namespace.nsid)));
+            known.is_some_and(|it| it.uuid == export.uuid)
+        };
+        let is_own = |it: &&Export| it.nqn == *nqn && !self.is_held_back(it, was_there(it));
+        let own = || self.exports().iter().filter(is_own);
         registry.set_namespaces(nqn, own().map(Export::definition).collect())?;
         for export in own() {
             let nsid = Nsid(export.namespace.nsid);
-            let was_there =
-                before.as_ref().and_then(|table| table.get(nsid)).is_some_and(|it| it.uuid == export.uuid);
-            if let Some(kept) = export.kept.as_ref().filter(|_| !was_there) {
+            if let Some(kept) = export.kept.as_ref().filter(|_| !was_there(export)) {
                 registry.restore_reservation(nqn, nsid, export.uuid, kept.clone())?;
             }
         }

@@ -83,6 +83,8 @@ struct Fault {
     retry_at: Duration,
     /// What was found of its disk, which had another's UUID.
     twin: Option<Claim>,
+    /// There is no file or image of its name.
+    is_missing: bool,
 }
 
 impl Namespaces {
@@ -258,10 +260,11 @@ impl Namespaces {
     /// Takes note of a fault, for the next try.
     pub(super) fn retry_later(&mut self, error: &ExportError, now: Duration) {
         let key = (*error.nqn, error.nsid);
-        let new = || Fault { text: String::new(), retry_at: now, twin: None };
+        let new = || Fault { text: String::new(), retry_at: now, twin: None, is_missing: false };
         let fault = self.faults.entry(key).or_insert_with(new);
         fault.retry_at = now + RETRY_INTERVAL;
-        if error.source.is_missing() {
+        fault.is_missing = error.source.is_missing();
+        if fault.is_missing {
             fault.twin = None;
         }
     }
@@ -269,6 +272,11 @@ impl Namespaces {
     /// Why it is not served, if it failed lately.
     pub(super) fn fault(&self, key: &Key) -> Option<String> {
         self.faults.get(key).map(|fault| fault.text.clone()).filter(|text| !text.is_empty())
+    }
+
+    /// Whether there was no file or image of its name when it was tried last.
+    pub(super) fn is_missing(&self, key: &Key) -> bool {
+        self.faults.get(key).is_some_and(|fault| fault.is_missing)
     }
 
     /// Those that were taken from the hosts, and whose disks workers may still use.

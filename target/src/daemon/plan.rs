@@ -338,7 +338,7 @@ impl Daemon {
     /// Whether a disk that is open for reading is to be written from now on.
     pub(super) fn must_open_anew(&self, nqn: &Nqn, new: &Namespace) -> bool {
         let export = self.exports().iter().find(|export| export.is(nqn, new.nsid));
-        export.is_some_and(|export| export.disk.geometry().read_only && !new.read_only)
+        export.is_some_and(|it| it.is_for_workers() && it.disk.geometry().read_only && !new.read_only)
     }
 
     /// Whether a host loses this association when the configuration says this of it; `None`: nothing any more.

@@ -165,6 +165,9 @@ impl Daemon {
             Ok(Some(disk)) if disk.geometry().blocks > before.blocks => self.grow(&export, disk),
             // Hosts were shown it while it was looked at.
             Ok(Some(disk)) if disk.geometry().blocks == before.blocks => {}
+            Ok(Some(disk)) if disk.geometry().blocks > 0 && self.is_accepted(&export, &disk) => {
+                drop(self.shrink(&Export { disk, cut: None, look_fault: None, ..export.clone() }));
+            }
             Ok(Some(disk)) => {
                 text = text.or(Some(format!(
                     "{} has shrunk from {} to {} bytes: hosts see its old size, and what they read and write behind \
@@ -240,6 +243,11 @@ impl Daemon {
         );
         open.disk = resized.disk.clone();
         open.cut = None;
+        if let Some(through) = open.shared.as_mut().and_then(|shared| shared.through.as_mut())
+            && let Ok(Some(seen)) = through.seen.with_blocks(resized.disk.geometry().blocks)
+        {
+            through.seen = seen;
+        }
         if let Err(error) = self.show(&nqn) {
             tracing::error!("{nqn} namespace {nsid}: hosts cannot be shown its size: {error}");
         }
@@ -280,6 +288,18 @@ impl Daemon {
                 return;
             }
         };
+        if let Ok(Some(disk)) = &found.resized
+            && sizing.shrink
+            && (1..sizing.export.disk.geometry().blocks).contains(&disk.geometry().blocks)
+            && self.is_served(&sizing.export.nqn, sizing.export.namespace.nsid)
+        {
+            let (before, now) = (sizing.export.disk.geometry(), disk.geometry());
+            let told = told_of(&sizing.export, before.bytes(), now.bytes());
+            if self.ask_to_accept(&sizing.export, &disk.clone(), told, changing) {
+                // Until all of the group has it, what lies behind the end fails.
+                return self.on_found(found, false);
+            }
+        }
         match self.resized(&sizing.export, sizing.shrink, found) {
             Ok((item, pending)) => {
                 changing.items.push(item);
@@ -335,26 +355,31 @@ impl Daemon {
             }
             _ => self.on_found(found, true),
         }
-        let message = match now.blocks == before.blocks {
-            true => format!("it has {} bytes, as before", now.bytes()),
-            false => format!("it has {} bytes, it had {}", now.bytes(), before.bytes()),
-        };
-        let name = format!("{} namespace {} ({})", export.nqn, export.namespace.nsid, export.backing());
-        let item = Item { message: Some(message), ..Item::done("resize-namespace", name) };
-        Ok((item, pending))
+        Ok((told_of(export, before.bytes(), now.bytes()), pending))
     }
 
     /// Hosts first: what they ask for from then on is in the new size. What was under way before is over at the barrier.
-    fn shrink(&mut self, export: &Export) -> Vec<Pending> {
+    pub(super) fn shrink(&mut self, export: &Export) -> Vec<Pending> {
         self.show_size(export);
         if let Some(open) = self.namespaces.open.iter_mut().find(|open| open.device == export.device) {
             open.look_fault = None;
         }
+        let export = &Export { cut: None, ..export.clone() };
         let barrier = self.common.mailboxes.barrier(Scope::devices([export.device]));
         let workers = 0..self.common.mailboxes.workers();
         let _ = self.tell_workers(vec![export.clone()], workers, resize);
         vec![Pending::new(barrier, held(export))]
     }
+}
+
+/// What an operator is told of a disk whose size was read again.
+fn told_of(export: &Export, before: u64, now: u64) -> Item {
+    let message = match now == before {
+        true => format!("it has {now} bytes, as before"),
+        false => format!("it has {now} bytes, it had {before}"),
+    };
+    let name = format!("{} namespace {} ({})", export.nqn, export.namespace.nsid, export.backing());
+    Item { message: Some(message), ..Item::done("resize-namespace", name) }
 }
 
 fn resize(

@@ -149,7 +149,7 @@ pub(super) fn discovery(cluster: &mut Cluster) -> Result<()> {
 }
 
 /// The first object in a status that is of this namespace and has this field.
-fn field(group: &Group, number: usize, nsid: u64, name: &str) -> Option<Value> {
+pub(super) fn field(group: &Group, number: usize, nsid: u64, name: &str) -> Option<Value> {
     fn find(value: &Value, nsid: u64, name: &str) -> Option<Value> {
         match value {
             Value::Object(it) if it.get("nsid").is_some_and(|it| *it == nsid) => {

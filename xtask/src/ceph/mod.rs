@@ -5,7 +5,7 @@
 //! | `cluster` | a cluster in a folder, from Debian's packages |
 //! | `gateway` | the target with images of it, and jobs on them |
 //! | `group`, `groups` | gateways of a group, and what is done to them under I/O |
-//! | `group_losses`, `group_changes` | the same: what they lose; what operators change |
+//! | `group_losses`, `group_changes`, `group_images` | the same: what they lose; what operators change; images |
 //! | `island` | a gateway on a network of its own, which can be cut off |
 //! | `scenarios` | what is done to the cluster under I/O, and what is seen of it |
 //! | `speed` | random reads and writes through the target, against librbd's own |
@@ -14,6 +14,7 @@ mod cluster;
 mod gateway;
 mod group;
 mod group_changes;
+mod group_images;
 mod group_losses;
 mod groups;
 mod island;

@@ -2,7 +2,7 @@
 
 use super::cluster::Cluster;
 use super::gateway::{Gateway, Running, report};
-use super::{group_changes, group_losses, groups};
+use super::{group_changes, group_images, group_losses, groups};
 use crate::step;
 use anyhow::{Context, Result, ensure};
 use nvmf_tests::process::until_within;
@@ -38,6 +38,8 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario { name: "group-keys", short: false, run: group_changes::keys },
     Scenario { name: "group-discovery", short: false, run: group_changes::discovery },
     Scenario { name: "group-namespaces", short: false, run: group_changes::namespaces },
+    Scenario { name: "group-unopened", short: false, run: group_images::unopened },
+    Scenario { name: "group-shrunk", short: false, run: group_images::shrunk },
     Scenario { name: "group-owner-cut", short: false, run: group_losses::owner_cut },
     Scenario { name: "group-many-images", short: false, run: groups::many_images },
 ];

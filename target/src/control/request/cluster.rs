@@ -85,6 +85,9 @@ pub struct Other {
     pub leaving: bool,
     /// Why it cannot take ANA groups now.
     pub trouble: Option<String>,
+    /// The version of the configuration that it serves.
+    #[serde(default)]
+    pub applied: Option<u64>,
 }
 
 /// An ANA group.
@@ -107,6 +110,12 @@ pub struct Group {
     pub namespaces: usize,
     /// Where an operator wants it.
     pub wanted: Option<String>,
+    /// Why that gateway does not take it.
+    #[serde(default)]
+    pub refused: Option<String>,
+    /// How many of its images its owner cannot open.
+    #[serde(default)]
+    pub unopened: usize,
     /// Why it is so, or what it waits for.
     pub why: Option<String>,
 }
@@ -135,8 +144,16 @@ impl fmt::Display for ClusterStatus {
         }
         writeln!(f)?;
         self.why.iter().try_for_each(|why| writeln!(f, "  {why}"))?;
-        for (name, Other { lease, addresses, software, groups, leaving, trouble }) in &self.others {
+        for (name, Other { lease, addresses, software, groups, leaving, trouble, applied }) in &self.others {
+            if *leaving && lease == "dead" {
+                writeln!(f, "gateway {name}: stopped (`ctl cluster remove {name}` if it is gone for good)")?;
+                continue;
+            }
             write!(f, "gateway {name}: lease {lease}")?;
+            let behind = applied.filter(|applied| *applied != self.configuration.version);
+            behind
+                .iter()
+                .try_for_each(|applied| write!(f, ", serves version {applied} of the configuration"))?;
             groups.iter().try_for_each(|groups| write!(f, ", {groups} ANA group(s)"))?;
             software.iter().try_for_each(|software| write!(f, ", version {software}"))?;
             writeln!(f, "{}: {}", if *leaving { ", leaving" } else { "" }, addresses.join(" "))?;
@@ -153,7 +170,8 @@ impl fmt::Display for ClusterStatus {
         for (id, group) in &self.groups {
             let gateway = group.gateway.as_deref().unwrap_or("nobody");
             write!(f, "ANA group {id}: {} by {gateway}", group.state)?;
-            group.wanted.iter().try_for_each(|wanted| write!(f, ", to move to {wanted}"))?;
+            let wanted = group.wanted.iter().filter(|_| group.refused.is_none());
+            wanted.into_iter().try_for_each(|wanted| write!(f, ", to move to {wanted}"))?;
             let Group { generation, here, ana, namespaces, .. } = group;
             writeln!(
                 f,

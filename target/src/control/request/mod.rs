@@ -40,7 +40,12 @@ use trace::TraceAnswer;
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
     /// What is served, to whom, and what is not well.
-    Status {},
+    Status {
+        /// Exit with 3 if something is not well, and say what (1: no target answers).
+        #[arg(long)]
+        #[serde(skip)]
+        check: bool,
+    },
     /// The slowest commands since this was asked last, and where their time went (`[metrics]` must be on).
     Trace {
         /// So many at the most.
@@ -94,7 +99,7 @@ impl Request {
     #[must_use]
     pub fn audit(&self) -> Option<String> {
         match self {
-            Self::Status {}
+            Self::Status { .. }
             | Self::Trace { .. }
             | Self::Plan(_)
             | Self::Save(_)
@@ -122,7 +127,7 @@ impl Request {
     /// The target is of a version whose result means something else.
     pub fn text(&self, result: Value) -> serde_json::Result<String> {
         match self {
-            Self::Status {} => text_of::<StatusAnswer>(result),
+            Self::Status { .. } => text_of::<StatusAnswer>(result),
             Self::Trace { .. } => text_of::<TraceAnswer>(result),
             Self::Cluster(ClusterRequest::Status {}) => text_of::<ClusterStatus>(result),
             Self::Connections(ConnectionsRequest::List {}) => text_of::<ConnectionsAnswer>(result),

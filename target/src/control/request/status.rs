@@ -183,6 +183,39 @@ pub struct HostStatus {
     pub io_queues: u32,
 }
 
+impl StatusAnswer {
+    /// What is not well now, each in a line. What went wrong before, and is counted, is not of these.
+    #[must_use]
+    pub fn not_well(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        lines.extend(
+            (self.reload_errors > 0).then(|| format!("{} error(s) at the last reload", self.reload_errors)),
+        );
+        lines.extend(self.draining.then(|| "drained: no connection is taken".to_owned()));
+        lines.extend(self.nothing_served.iter().map(|what| format!("nothing is served: there is {what}")));
+        lines.extend(self.group_trouble.iter().map(|line| format!("group: {line}")));
+        for ListenerStatus { address, up, fault, .. } in &self.listeners {
+            let fault = fault.clone().or((!up).then(|| "it is down".to_owned()));
+            lines.extend(fault.map(|fault| format!("listener {address}: {fault}")));
+        }
+        let namespaces =
+            self.subsystems.iter().flat_map(|it| it.namespaces.iter().map(move |of| (&it.nqn, of)));
+        let leaving = self.leaving.iter().map(|it| (&it.subsystem, &it.namespace));
+        for (nqn, NamespaceStatus { nsid, state, fault, disk, .. }) in namespaces.chain(leaving) {
+            let lost = disk.as_ref().and_then(|disk| disk.cache_lost.clone());
+            let state = match state {
+                NamespaceState::Served => None,
+                NamespaceState::Waiting => Some("it is not served yet".to_owned()),
+                NamespaceState::Leaving => Some("operations on its disk do not end".to_owned()),
+            };
+            let text =
+                fault.clone().or(state).or(lost.map(|lost| format!("its write cache was lost: {lost}")));
+            lines.extend(text.map(|text| format!("namespace {nsid} of {nqn}: {text}")));
+        }
+        lines
+    }
+}
+
 impl fmt::Display for StatusAnswer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "nvmf-target {}, process {}, up {} s", self.program_version, self.pid, self.uptime_s)?;

@@ -38,6 +38,8 @@ pub(in crate::daemon) struct Asking {
     edits: usize,
     until: Duration,
     look_at: Duration,
+    /// Why an ANA group has not moved yet.
+    why: Option<String>,
 }
 
 /// How far it is.
@@ -50,6 +52,8 @@ enum Step {
     Behind(RequestError, String, u64),
     /// It answered: with a version of the configuration, or 0.
     Answered(u64),
+    /// The gateway that was to get an ANA group does not take it.
+    Refused(String),
 }
 
 /// An image that is opened to know whether it can be had.
@@ -62,6 +66,8 @@ pub(super) struct Look {
 enum Then {
     /// This gateway serves that version. For each item: the namespace whose disk is to be open.
     Served(Vec<Option<(Nqn, u32)>>),
+    /// The others as well: something is taken away from hosts.
+    ServedByAll,
     /// The ANA group is that gateway's.
     Moved(GroupId, GatewayName),
     Nothing,
@@ -69,7 +75,7 @@ enum Then {
 
 impl Asking {
     fn new(step: Step, then: Then, now: Duration) -> Self {
-        Self { step, then, edit: None, edits: 1, until: now + GROUP_TIMEOUT, look_at: now }
+        Self { step, then, edit: None, edits: 1, until: now + GROUP_TIMEOUT, look_at: now, why: None }
     }
 
     /// The edit may be made again where somebody else has changed the same item meanwhile.
@@ -99,7 +105,7 @@ impl Daemon {
     }
 
     pub(super) fn ask_group_to_serve(&mut self, item: Item, changes: Vec<Change>) -> Result<Changing, Fault> {
-        self.ask_group(item, Request::Edit(changes), Then::Served(Vec::new()))
+        self.ask_group(item, Request::Edit(changes), Then::ServedByAll)
     }
 
     fn ask_group(&mut self, item: Item, request: Request, then: Then) -> Result<Changing, Fault> {
@@ -111,19 +117,21 @@ impl Daemon {
         Ok(changing)
     }
 
-    /// Asks for changes of the configuration, once the image that was looked at can be had.
+    /// Asks for changes of the configuration, once the image that was looked at can be had. Without `disks`, all gateways
+    /// are waited for.
     pub(super) fn ask_to_change(
         &mut self,
         changes: Vec<Change>,
         look: Option<Look>,
-        disks: Vec<Option<(Nqn, u32)>>,
+        disks: Option<Vec<Option<(Nqn, u32)>>>,
     ) -> Asking {
         let step = match (look, &mut self.cluster) {
             (None, Some(cluster)) => Step::Asked(cluster.driver.ask(Request::Edit(changes))),
             (Some(look), _) => Step::Looking(look, changes),
             (None, None) => Step::Answered(0),
         };
-        Asking::new(step, Then::Served(disks), self.common.clock.now())
+        let then = disks.map_or(Then::ServedByAll, Then::Served);
+        Asking::new(step, then, self.common.clock.now())
     }
 
     /// The group as this gateway sees it.
@@ -151,6 +159,7 @@ impl Daemon {
                 );
                 changing.refused = Some(Fault::refused(text));
             }
+            (Step::Refused(text), _) => changing.refused = Some(Fault::refused(text)),
             (Step::Behind(error, ..), _) => changing.refused = Some(Fault::refused(error.to_string())),
             (Step::Asked(_), _) => {
                 let text =
@@ -158,11 +167,13 @@ impl Daemon {
                 changing.refused = Some(Fault::refused(text));
             }
             (Step::Answered(_), Then::Served(disks)) => self.note_outcomes(changing, &disks, is_over),
+            (Step::Answered(_), Then::ServedByAll) if is_over => self.note_outcomes(changing, &[], true),
             (Step::Answered(_), _) if is_over => {}
             (Step::Answered(_), _) => {
+                let why = asking.why.unwrap_or_else(|| "`cluster status` says why".to_owned());
                 for item in &mut changing.items {
                     item.outcome = Some(Outcome::Waiting);
-                    item.message = Some("it is not done yet: `cluster status` says why".to_owned());
+                    item.message = Some(format!("it is not done yet: {why}"));
                 }
             }
         }
@@ -211,7 +222,7 @@ impl Daemon {
                     (asking.edit, asking.edits) = (Some(edit), edits);
                 }
             }
-            Step::Answered(_) => {}
+            Step::Answered(_) | Step::Refused(_) => {}
         }
         Ok(())
     }
@@ -225,10 +236,44 @@ impl Daemon {
             Then::Moved(group, to) if now >= asking.look_at => {
                 asking.look_at = now + Duration::from_millis(50);
                 let status = cluster.driver.status();
-                let group = status.as_ref().and_then(|status| status.groups.get(group));
-                group.is_some_and(|it| it.state == "owned" && it.gateway.as_ref() == Some(to))
+                let Some(it) = status.as_ref().and_then(|status| status.groups.get(group)) else {
+                    return false;
+                };
+                asking.why.clone_from(&it.why);
+                let refusal = it.refused.as_ref().filter(|_| it.wanted.as_ref() == Some(to));
+                if let Some(reason) = refusal {
+                    asking.step = Step::Refused(format!(
+                        "ANA group {group} stays where it is: {to} does not take it: {reason}"
+                    ));
+                    return true;
+                }
+                let is_there = it.state == "owned" && it.gateway.as_ref() == Some(to);
+                if let Some(other) = it.wanted.as_ref().filter(|other| *other != to && !is_there) {
+                    let text = format!(
+                        "ANA group {group} is to move to {other} now: somebody asked for that after you"
+                    );
+                    asking.step = Step::Refused(text);
+                    return true;
+                }
+                is_there
             }
-            Then::Moved(..) => false,
+            Then::ServedByAll if now >= asking.look_at => {
+                asking.look_at = now + Duration::from_millis(50);
+                let is_here = cluster.shared.version >= *version
+                    && cluster.converging.is_none()
+                    && cluster.next.is_none();
+                let status = cluster.driver.status();
+                let others = status.iter().flat_map(|status| &status.others);
+                let mut behind = others.filter(|(_, it)| {
+                    it.lease == "held" && it.applied.is_some_and(|applied| applied < *version)
+                });
+                let first = behind.next().map(|(name, _)| name);
+                asking.why = first.map(|name| {
+                    format!("gateway {name} does not serve version {version} of the configuration yet")
+                });
+                is_here && status.is_some() && first.is_none()
+            }
+            Then::Moved(..) | Then::ServedByAll => false,
             Then::Nothing => true,
         }
     }
@@ -275,7 +320,7 @@ mod tests {
         let now = daemon.common.clock.now();
         let key = format!("subsystem/{NQN}");
         let mut changing = Changing::new(Vec::new(), Origin::Command, now);
-        let mut asking = daemon.ask_to_change(Vec::new(), None, Vec::new());
+        let mut asking = daemon.ask_to_change(Vec::new(), None, Some(Vec::new()));
         asking.may_edit_again(Box::new(|draft| draft.allow_host(NQN, "nqn.2026-11.com.example:second")));
         let Step::Asked(ticket) = asking.step else { panic!("it was not asked") };
         changing.asking = Some(asking);

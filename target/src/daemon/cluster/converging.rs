@@ -3,7 +3,7 @@
 use super::super::apply::Origin;
 use super::super::changing::{Asker, Changing};
 use super::super::{Daemon, disks::error_text};
-use super::keys;
+use super::{keys, sizes};
 use crate::cluster::Shared;
 use crate::control::request::change::{Item as ChangeItem, Outcome};
 use crate::limits::FIRST_IMAGES_TIMEOUT;
@@ -16,7 +16,7 @@ use toml::Table;
 /// Items as tables of a configuration. Those that are none are named.
 fn tables(items: &BTreeMap<String, Item>) -> (Items, Vec<(String, String)>) {
     let (mut tables, mut broken) = (Items::new(), Vec::new());
-    for (key, item) in items.iter().filter(|(key, _)| !keys::is_key(key)) {
+    for (key, item) in items.iter().filter(|(key, _)| !keys::is_key(key) && !sizes::is_size(key)) {
         match serde_json::from_value::<Table>(item.value.clone()) {
             Ok(table) => drop(tables.insert(key.clone(), table)),
             Err(error) => broken.push((key.clone(), format!("it is no table of a configuration: {error}"))),
@@ -78,6 +78,7 @@ impl Daemon {
         cluster.left_out = left_out;
         // Before a subsystem is there that a host without its key could connect to.
         self.take_shared_keys(keys);
+        self.show_accepted_sizes();
         let changing = self.apply(&config, Origin::Group, None);
         self.await_changes(changing, Asker::Group(op));
     }

@@ -76,6 +76,7 @@ impl Daemon {
         if let Some(nqn) = key.strip_prefix("subsystem/") {
             changes.extend(cluster.removals_below(nqn, &[]));
         }
+        changes.extend(cluster.removals_of_sizes(&changes));
         self.ask_group_to_serve(Item::done("remove-item", key), changes)
     }
 
@@ -135,7 +136,8 @@ impl Daemon {
         if changes.is_empty() {
             return Ok(changing);
         }
-        let disks = planned.iter().map(disk_of).collect();
+        let disks = (!planned.iter().any(takes_away)).then(|| planned.iter().map(disk_of).collect());
+        changes.extend(cluster.removals_of_sizes(&changes));
         let look = match &planned[..] {
             // A single one that cannot be had leaves nothing behind; of many, those that can be had are served.
             [Planned::AddNamespace(_, namespace)] => self.look_at(namespace),
@@ -180,7 +182,7 @@ impl super::Membership {
         ))
     }
 
-    fn removal(&self, key: String) -> Change {
+    pub(super) fn removal(&self, key: String) -> Change {
         let expect = Some(self.shared.items.get(&key).map_or(0, |item| item.version));
         Change { key, value: None, expect }
     }
@@ -192,6 +194,17 @@ impl super::Membership {
         let new = keys.filter(|key| asked.iter().all(|change| change.key != **key));
         new.cloned().collect::<BTreeSet<_>>().into_iter().map(|key| self.removal(key)).collect()
     }
+}
+
+/// Whether hosts have less after a change: nobody may take it for done while a gateway still serves them.
+fn takes_away(change: &Planned) -> bool {
+    matches!(
+        change,
+        Planned::Hosts(..)
+            | Planned::RemoveSubsystem(_)
+            | Planned::RemoveNamespace(..)
+            | Planned::ReplaceNamespace(..)
+    )
 }
 
 /// The namespace whose disk a change opens.

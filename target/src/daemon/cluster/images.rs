@@ -7,12 +7,14 @@
 use super::super::Daemon;
 use super::super::disks::error_text;
 use super::leaving::{Cut, Leaving, close};
-use crate::exports::{Export, Through, shared_image};
+use crate::cluster::ToDriver;
+use crate::control::Waker;
+use crate::exports::{Export, ExportFault, Through, shared_image};
 use crate::limits::RETRY_INTERVAL;
 use crate::mailbox::ThreadMessage;
 use core::time::Duration;
-use nvmf_backend::{Disk, Health};
-use nvmf_cluster::{GroupId, Handle, OpId, Reply};
+use nvmf_backend::{ClusterSpec, Disk, Health};
+use nvmf_cluster::{GroupId, Handle, OpId, Reply, Unopened};
 use nvmf_config::Backing;
 use nvmf_rados::Cluster;
 use nvmf_subsystem::reservation::Reservation;
@@ -22,13 +24,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
 /// Images that are opened at a time for one ANA group.
-const OPENING_MAX: usize = 16;
+pub(super) const OPENING_MAX: usize = 16;
 
 /// Hosts wait for images that do not open for so long before they get the others of the ANA group.
-const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
+pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A namespace by its subsystem and NSID.
-type Key = (Nqn, u32);
+pub(super) type Key = (Nqn, u32);
 
 /// The images of an ANA group on a connection.
 pub(super) struct Images {
@@ -39,17 +41,69 @@ pub(super) struct Images {
     /// Until when: then the others are served, if there are any.
     opens_until: Duration,
     pub(super) opening: Vec<Opening>,
-    /// Why one could not be opened, and when it is tried again.
-    pub(super) failed: BTreeMap<Key, (String, Duration)>,
+    /// Those that could not be opened when that was tried last.
+    pub(super) failed: BTreeMap<Key, Failed>,
     pub(super) leaving: Option<Leaving>,
     /// Hosts were told that it is inaccessible while their commands were under way.
     pub(super) cut: Option<Cut>,
 }
 
+/// An image that could not be opened.
+pub(super) struct Failed {
+    why: Fault,
+    retry_at: Duration,
+}
+
+/// Why an image cannot be opened.
+#[derive(Debug, Clone)]
+pub(super) struct Fault {
+    pub(super) text: String,
+    /// There is none of this name, or it is another one: no gateway can open it.
+    pub(super) is_gone: bool,
+}
+
+impl From<String> for Fault {
+    fn from(text: String) -> Self {
+        Self { text, is_gone: false }
+    }
+}
+
 /// An image that a thread of its own opens.
 pub(super) struct Opening {
-    key: Key,
-    told: Receiver<Result<Disk, String>>,
+    pub(super) key: Key,
+    told: Receiver<Result<Disk, Fault>>,
+}
+
+impl Opening {
+    /// Opens the image of a namespace on a connection, as configured or `only_read`. `None`: the system has no thread left.
+    pub(super) fn begin(
+        connection: &Arc<Cluster>,
+        export: Export,
+        spec: ClusterSpec,
+        only_read: bool,
+        waker: Waker,
+    ) -> Option<Self> {
+        let (connection, (tell, told)) = (Arc::clone(connection), channel());
+        let key = (export.nqn, export.namespace.nsid);
+        let body = move || {
+            let opened = open(&connection, &export, &spec, only_read);
+            // Neither the image nor the connection ends on the control loop's thread.
+            drop((export, connection));
+            let _ = tell.send(opened);
+            waker.wake();
+        };
+        std::thread::Builder::new().name("open-image".into()).spawn(body).ok()?;
+        Some(Self { key, told })
+    }
+
+    /// What came of it, once it is over.
+    pub(super) fn result(&self) -> Option<Result<Disk, Fault>> {
+        match self.told.try_recv() {
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(Err("the opening thread died".to_owned().into())),
+            Ok(result) => Some(result),
+        }
+    }
 }
 
 impl Images {
@@ -87,8 +141,14 @@ fn is_looked_at(export: &Export) -> bool {
 }
 
 impl Daemon {
-    /// Whether hosts must not see a namespace now: its ANA group is served here, and its image cannot be.
-    pub(in crate::daemon) fn is_held_back(&self, export: &Export) -> bool {
+    /// Whether hosts must not see a namespace now: its ANA group is served here, and its image is gone, or was never open
+    /// here. One that hosts know and that cannot be opened stays: they wait for it, or find it on another path.
+    pub(in crate::daemon) fn is_held_back(&self, export: &Export, is_known: bool) -> bool {
+        self.is_closed_here(export) && (!is_known || self.image_trouble(export).is_some_and(|it| it.is_gone))
+    }
+
+    /// Whether its ANA group is served here without it.
+    fn is_closed_here(&self, export: &Export) -> bool {
         let Some(cluster) = self.cluster.as_ref().filter(|_| is_looked_at(export)) else { return false };
         let of = |it: &Images| it.group.0 == export.namespace.ana_group && it.is_served();
         cluster.handles.values().any(of)
@@ -97,14 +157,54 @@ impl Daemon {
     /// Whether hosts will see a namespace soon whose image is being opened.
     pub(in crate::daemon) fn is_opening_images(&self) -> bool {
         let mut exports = self.exports().iter();
-        exports.any(|export| self.is_held_back(export) && self.image_fault(export).is_none())
+        exports.any(|export| self.is_closed_here(export) && self.image_trouble(export).is_none())
     }
 
     /// Why the image of a namespace is not open where its ANA group is served.
     pub(in crate::daemon) fn image_fault(&self, export: &Export) -> Option<String> {
+        self.image_trouble(export).map(|it| it.text.clone())
+    }
+
+    fn image_trouble(&self, export: &Export) -> Option<&Fault> {
         let handles = self.cluster.as_ref()?.handles.values();
         let mut failed = handles.filter_map(|it| it.failed.get(&(export.nqn, export.namespace.nsid)));
-        failed.next().map(|(text, _)| text.clone())
+        failed.next().map(|failed| &failed.why)
+    }
+
+    /// The namespaces of an ANA group.
+    pub(super) fn keys_in_group(&self, group: GroupId) -> impl Iterator<Item = Key> {
+        self.config.subsystems.iter().flat_map(move |subsystem| {
+            let namespaces = subsystem.namespaces.iter().filter(move |it| it.ana_group == group.0);
+            namespaces.map(|namespace| (subsystem.nqn, namespace.nsid))
+        })
+    }
+
+    /// Why not even a look at a namespace's image succeeded.
+    pub(super) fn never_seen(&self, key: &Key) -> Option<Fault> {
+        let text = self.namespaces.fault(key)?;
+        Some(Fault { text, is_gone: self.namespaces.is_missing(key) })
+    }
+
+    /// Tells the group's thread what cannot be opened here, when that has changed.
+    pub(super) fn tell_unopened(&mut self) {
+        let Some(cluster) = &self.cluster else { return };
+        let served = cluster.handles.values().filter(|images| images.is_served());
+        let of = |images: &Images| {
+            let seen: BTreeSet<Key> = self.of_group(images.group).map(key_of).collect();
+            let trouble = |key: &Key| match images.failed.get(key) {
+                Some(failed) => Some(failed.why.clone()),
+                None if seen.contains(key) => None,
+                None => self.never_seen(key),
+            };
+            let unopened = self.keys_in_group(images.group).filter_map(|key| Some((key, trouble(&key)?)));
+            let unopened = unopened.filter(|(_, why)| !why.is_gone).map(|(key, why)| (item(&key), why.text));
+            (images.group, unopened.collect::<Unopened>())
+        };
+        let unopened: BTreeMap<_, _> = served.map(of).filter(|(_, unopened)| !unopened.is_empty()).collect();
+        if let Some(cluster) = self.cluster.as_mut().filter(|cluster| cluster.unopened != unopened) {
+            cluster.unopened.clone_from(&unopened);
+            cluster.driver.tell(ToDriver::Unopened(unopened));
+        }
     }
 
     /// One step of everything that is under way with images.
@@ -114,7 +214,7 @@ impl Daemon {
             let Some(mut images) = self.cluster.as_mut().and_then(|it| it.handles.remove(&handle)) else {
                 continue;
             };
-            let opened = collect(&mut images, self.common.clock.now());
+            let (opened, is_news) = collect(&mut images, self.common.clock.now());
             let mut is_over = false;
             self.let_hosts_go(handle, &mut images);
             if let Some(leaving) = &mut images.leaving {
@@ -134,9 +234,11 @@ impl Daemon {
             if let Some(cluster) = self.cluster.as_mut().filter(|_| !is_over) {
                 cluster.handles.insert(handle, images);
             }
-            if let Some(op) = opens {
-                // Those that could not be opened are not seen from now on.
+            if opens.is_some() || is_news {
+                // Those that are gone are not seen from now on.
                 self.show_group(group);
+            }
+            if let Some(op) = opens {
                 self.reply(op, self.opened(group, handle));
             }
         }
@@ -144,22 +246,29 @@ impl Daemon {
 
     /// Whether hosts get anything of a group here that has something: otherwise another gateway may do better.
     fn opened(&self, group: GroupId, handle: Handle) -> Reply {
-        let of_group = self.config.subsystems.iter().flat_map(|subsystem| {
-            let namespaces = subsystem.namespaces.iter().filter(|it| it.ana_group == group.0);
-            namespaces.map(|namespace| (subsystem.nqn, namespace.nsid))
-        });
-        let mut of_group = of_group.peekable();
-        let Some(&(nqn, nsid)) = of_group.peek() else { return Reply::Done };
-        let is_open = |key: &Key| {
-            self.exports().iter().any(|export| export.is(&key.0, key.1) && is_through(export, handle))
-        };
-        if of_group.any(|key| is_open(&key)) {
+        if self.of_group(group).any(|export| is_through(export, handle)) {
             return Reply::Done;
         }
-        let export = self.exports().iter().find(|export| export.is(&nqn, nsid));
-        let fault = export.map_or_else(|| self.namespaces.fault(&(nqn, nsid)), |it| self.image_fault(it));
-        let fault = fault.unwrap_or_else(|| format!("it did not open within {OPEN_TIMEOUT:?}"));
-        Reply::Failed(format!("none of its images can be opened: namespace {nsid} of {nqn}: {fault}"))
+        let exports: BTreeMap<Key, &Export> =
+            self.of_group(group).map(|export| (key_of(export), export)).collect();
+        let trouble = |key: &Key| {
+            let known = match exports.get(key) {
+                Some(export) => self.image_trouble(export).cloned(),
+                None => self.never_seen(key),
+            };
+            known.unwrap_or_else(|| format!("it did not open within {OPEN_TIMEOUT:?}").into())
+        };
+        let mut all = self.keys_in_group(group).map(|key| (key, trouble(&key)));
+        match all.find(|(_, why)| !why.is_gone) {
+            Some(((nqn, nsid), Fault { text, .. })) => {
+                Reply::Failed(format!("none of its images can be opened: namespace {nsid} of {nqn}: {text}"))
+            }
+            None => Reply::Done,
+        }
+    }
+
+    fn of_group(&self, group: GroupId) -> impl Iterator<Item = &Export> {
+        self.exports().iter().filter(move |export| export.namespace.ana_group == group.0)
     }
 
     pub(super) fn reply(&self, op: OpId, reply: Reply) {
@@ -170,42 +279,30 @@ impl Daemon {
 
     /// Whether no image of the group is to come soon.
     fn all_are_open(&self, images: &Images) -> bool {
-        let has_failed = |export: &&Export| images.failed.contains_key(&(export.nqn, export.namespace.nsid));
+        let has_failed = |export: &&Export| images.failed.contains_key(&key_of(export));
         images.opening.is_empty() && self.closed_of(images).all(|export| has_failed(&export))
     }
 
     /// Namespaces of the group whose images are looked at only.
     fn closed_of(&self, images: &Images) -> impl Iterator<Item = &Export> {
-        let group = images.group.0;
-        self.exports().iter().filter(move |it| it.namespace.ana_group == group && is_looked_at(it))
+        self.of_group(images.group).filter(|export| is_looked_at(export))
     }
 
     fn begin_to_open(&self, images: &mut Images) {
         let Some(cluster) = &self.cluster else { return };
         let now = self.common.clock.now();
-        images.failed.retain(|_, (_, until)| *until > now);
         let is_opening = |key: &Key| images.opening.iter().any(|opening| opening.key == *key);
+        let rests = |key: &Key| images.failed.get(key).is_some_and(|failed| failed.retry_at > now);
         let due = self.closed_of(images).filter(|export| {
-            let key = (export.nqn, export.namespace.nsid);
-            !is_opening(&key) && !images.failed.contains_key(&key)
+            let key = key_of(export);
+            !is_opening(&key) && !rests(&key)
         });
         let room = OPENING_MAX.saturating_sub(images.opening.len());
         let due: Vec<Export> = due.take(room).cloned().collect();
         for export in due {
-            let (connection, spec) = (Arc::clone(&images.connection), cluster.images_at().clone());
-            let (tell, told) = channel();
-            let (key, waker) = ((export.nqn, export.namespace.nsid), self.common.waker.clone());
-            let body = move || {
-                let opened = open(&connection, &export, &spec);
-                // Neither the image nor the connection ends on the control loop's thread.
-                drop((export, connection));
-                let _ = tell.send(opened);
-                waker.wake();
-            };
+            let (spec, waker) = (cluster.images_at().clone(), self.common.waker.clone());
             // No thread: it is tried again.
-            if std::thread::Builder::new().name("open-image".into()).spawn(body).is_ok() {
-                images.opening.push(Opening { key, told });
-            }
+            images.opening.extend(Opening::begin(&images.connection, export, spec, false, waker));
         }
     }
 
@@ -223,14 +320,14 @@ impl Daemon {
                 Ok(kept) => kept,
                 Err(text) => {
                     tracing::error!("namespace {nsid} of {nqn}: {text}");
-                    let retry_at = self.common.clock.now() + RETRY_INTERVAL;
-                    images.failed.insert((nqn, nsid), (text, retry_at));
+                    self.note_failed(images, (nqn, nsid), text.into());
                     close(vec![disk]);
                     continue;
                 }
             };
             let seen = export.disk.clone();
-            let mut of_workers = Export { disk, device, cut: None, logged: Health::default(), ..export };
+            let (disk, cut) = self.as_seen(&export, disk);
+            let mut of_workers = Export { disk, device, cut, logged: Health::default(), ..export };
             of_workers.shared = Some(crate::exports::Shared { through: Some(Through { handle, seen }) });
             let workers = 0..self.common.mailboxes.workers();
             let (taken, refused) = self.tell_workers(vec![of_workers], workers, |export, worker, tell| {
@@ -239,8 +336,7 @@ impl Daemon {
             });
             for (export, text) in refused {
                 self.detach(export.device);
-                let retry_at = self.common.clock.now() + RETRY_INTERVAL;
-                images.failed.insert((nqn, nsid), (text, retry_at));
+                self.note_failed(images, (nqn, nsid), text.into());
                 close(vec![export.disk]);
             }
             for export in taken {
@@ -251,6 +347,7 @@ impl Daemon {
                 if let Some(place) = self.namespaces.open.iter_mut().find(|it| it.is(&nqn, nsid)) {
                     *place = export;
                 }
+                images.failed.remove(&(nqn, nsid));
                 nqns.insert(nqn);
                 restored.push((nqn, nsid, kept.clone()));
             }
@@ -264,6 +361,23 @@ impl Daemon {
         }
         restored.into_iter().for_each(|(nqn, nsid, kept)| self.restore(&nqn, nsid, kept));
         self.publish();
+    }
+
+    /// An image that has shrunk keeps the size that hosts see until an operator says otherwise, whoever serves it.
+    fn as_seen(&self, export: &Export, disk: Disk) -> (Disk, Option<Disk>) {
+        let blocks = export.disk.geometry().blocks;
+        if disk.geometry().blocks >= blocks || self.is_accepted(export, &disk) {
+            return (disk, None);
+        }
+        match disk.with_blocks(blocks) {
+            Ok(Some(seen)) => (seen, Some(disk)),
+            _ => (disk, None),
+        }
+    }
+
+    fn note_failed(&self, images: &mut Images, key: Key, why: Fault) {
+        let retry_at = self.common.clock.now() + RETRY_INTERVAL;
+        images.failed.insert(key, Failed { why, retry_at });
     }
 
     /// The reservation and the write protection of a namespace, as the group has them.
@@ -305,51 +419,69 @@ impl Daemon {
     }
 }
 
-/// Takes in what has been opened since.
-fn collect(images: &mut Images, now: Duration) -> Vec<(Key, Disk)> {
-    let mut opened = Vec::new();
+/// Takes in what has been opened since; logs each reason once.
+fn collect(images: &mut Images, now: Duration) -> (Vec<(Key, Disk)>, bool) {
+    let (mut opened, mut is_news) = (Vec::new(), false);
     let failed = &mut images.failed;
     images.opening.retain(|opening| {
-        let result = match opening.told.try_recv() {
-            Err(TryRecvError::Empty) => return true,
-            Err(TryRecvError::Disconnected) => Err("the opening thread died".to_owned()),
-            Ok(result) => result,
-        };
+        let Some(result) = opening.result() else { return true };
         match result {
             Ok(disk) => opened.push((opening.key, disk)),
-            Err(text) => {
-                tracing::error!("namespace {} of {}: {text}", opening.key.1, opening.key.0);
-                failed.insert(opening.key, (text, now + RETRY_INTERVAL));
+            Err(why) => {
+                let before = failed.get(&opening.key).map(|failed| &failed.why);
+                if before.is_none_or(|before| before.text != why.text) {
+                    is_news = true;
+                    tracing::error!("namespace {} of {}: {}", opening.key.1, opening.key.0, why.text);
+                }
+                failed.insert(opening.key, Failed { why, retry_at: now + RETRY_INTERVAL });
             }
         }
         false
     });
-    opened
+    (opened, is_news)
 }
 
 /// Opens the image of a namespace on the connection of its ANA group.
 fn open(
     connection: &Arc<Cluster>,
     export: &Export,
-    spec: &nvmf_backend::ClusterSpec,
-) -> Result<Disk, String> {
-    let Backing::Rbd(image) = &export.namespace.backing else { return Err("it is no image".to_owned()) };
-    let (block_size, read_only) = (Some(export.disk.geometry().block_size), export.namespace.read_only);
+    spec: &ClusterSpec,
+    only_read: bool,
+) -> Result<Disk, Fault> {
+    let Backing::Rbd(image) = &export.namespace.backing else {
+        return Err("it is no image".to_owned().into());
+    };
+    let block_size = Some(export.disk.geometry().block_size);
+    let read_only = export.namespace.read_only || only_read;
     let opened = Disk::open_image(connection, &shared_image(image, spec), block_size, read_only);
-    let disk = opened.map_err(|error| error_text(&error))?;
+    let disk = opened.map_err(|error| {
+        let text = error_text(&error);
+        Fault { text, is_gone: ExportFault::Open(error).is_missing() }
+    })?;
     if disk.geometry().volatile_write_cache {
         return Err(
             "the image, or its pool, has rbd_cache on: what is in this gateway's memory would be lost, or old, when another \
              takes over: turn it off (rbd config image remove IMAGE rbd_cache; rbd config pool remove POOL rbd_cache)"
-                .to_owned(),
+                .to_owned()
+                .into(),
         );
     }
     let identity = |disk: &Disk| disk.identity().map(|it| it.map(|it| it.uuid));
     match (identity(&disk), identity(&export.disk)) {
         (Ok(now), Ok(before)) if now == before => Ok(disk),
         (Ok(_), Ok(_)) => {
-            Err("the image was made anew, which is another disk: remove the namespace and add it".to_owned())
+            let text = "the image was made anew, which is another disk: remove the namespace and add it";
+            Err(Fault { text: text.to_owned(), is_gone: true })
         }
-        (Err(error), _) | (_, Err(error)) => Err(format!("its identity cannot be read: {error}")),
+        (Err(error), _) | (_, Err(error)) => Err(format!("its identity cannot be read: {error}").into()),
     }
+}
+
+fn key_of(export: &Export) -> Key {
+    (export.nqn, export.namespace.nsid)
+}
+
+/// The item of a namespace in the group's configuration.
+pub(super) fn item((nqn, nsid): &Key) -> String {
+    format!("namespace/{nqn}/{nsid}")
 }

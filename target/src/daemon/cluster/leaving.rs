@@ -124,7 +124,8 @@ impl Daemon {
             leaving.shuts_down = Some((op, connection));
             return;
         }
-        // Nothing was opened on it.
+        // Nothing is open on it for hosts.
+        self.forget_look(connection.as_ref());
         end(connection, op, mailbox);
     }
 

@@ -5,6 +5,8 @@
 //! | `joining` | who this gateway is, from its configuration |
 //! | `converging` | the group's items as a configuration, and making it so |
 //! | `images` | the images of an ANA group on its connection: opened, given to the workers |
+//! | `looking` | those of an ANA group that is to move here, looked at before |
+//! | `sizes` | sizes of shrunk images that were accepted |
 //! | `leaving` | images on their way out: drained, or given up with their connection |
 //! | `elsewhere` | where the other gateways listen, for discovery |
 //! | `keys` | the keys of hosts |
@@ -22,6 +24,8 @@ mod images;
 mod joining;
 mod keys;
 mod leaving;
+mod looking;
+mod sizes;
 mod telling;
 #[cfg(test)]
 mod tests;
@@ -32,8 +36,9 @@ use crate::limits::HAND_OVER_TIMEOUT;
 use asking::Answers;
 use core::time::Duration;
 use images::Images;
+use looking::Look;
 use nvmf_backend::ClusterSpec;
-use nvmf_cluster::{AnaState, GroupId, Handle, OpId};
+use nvmf_cluster::{AnaState, GroupId, Handle, OpId, Unopened};
 use nvmf_config::Items;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -67,7 +72,13 @@ pub(super) struct Membership {
     images_until: Option<Duration>,
     controller_ids: Option<RangeInclusive<u16>>,
     states: BTreeMap<GroupId, AnaState>,
+    /// Changes of these that have not been logged.
+    news: BTreeMap<String, Vec<String>>,
     handles: BTreeMap<Handle, Images>,
+    /// ANA groups that are to move here.
+    looks: Vec<Look>,
+    /// What cannot be opened of those that are served here, as the group's thread was told.
+    unopened: BTreeMap<GroupId, Unopened>,
     answers: Answers,
     /// Where the others were told that this gateway listens.
     told: Vec<String>,
@@ -109,7 +120,9 @@ impl Daemon {
 
     /// Whether something of the group is under way that is worth a glance.
     pub(super) fn is_group_busy(&self) -> bool {
-        let is_busy = |it: &Membership| it.handles.values().any(Images::is_busy) || it.converging.is_some();
+        let is_busy = |it: &Membership| {
+            it.handles.values().any(Images::is_busy) || it.converging.is_some() || !it.looks.is_empty()
+        };
         self.cluster.as_deref().is_some_and(is_busy)
     }
 
@@ -121,7 +134,13 @@ impl Daemon {
         while let Some(message) = self.cluster.as_ref().and_then(|cluster| cluster.driver.take()) {
             self.on_group_message(message);
         }
+        let news = self.cluster.as_mut().map(|cluster| core::mem::take(&mut cluster.news));
+        for (word, groups) in news.unwrap_or_default() {
+            tracing::info!("{word} here: ANA group {}", groups.join(", "));
+        }
         self.advance_images();
+        self.advance_looks();
+        self.tell_unopened();
         self.tell_addresses();
         if self.cluster.as_ref().is_some_and(|cluster| cluster.images_until.is_some()) {
             self.listen_if_ready();
@@ -140,6 +159,7 @@ impl Daemon {
                 cluster.handles.insert(handle, Images::new(group, connection, op, self.common.clock.now()));
                 self.take_from_others(group, handle);
             }
+            ToDaemon::LookAtImages(op, group, connection) => self.begin_to_look_at(op, group, connection),
             ToDaemon::SetAna(group, state) => self.set_group_state(group, state),
             ToDaemon::Drain(op, handle) => self.begin_to_drain(op, handle),
             ToDaemon::Shutdown(op, handle, connection) => self.begin_to_close(op, handle, connection),
@@ -166,8 +186,10 @@ impl Daemon {
         }
         self.publish();
         self.note_cut(group, state == AnaState::INACCESSIBLE);
-        let word = nvmf_config::AnaGroup { id: group.0, state }.state_word();
-        tracing::info!("ANA group {group} is {word} here");
+        let word = nvmf_config::AnaGroup { id: group.0, state }.state_word().to_owned();
+        if let Some(cluster) = &mut self.cluster {
+            cluster.news.entry(word).or_default().push(group.to_string());
+        }
     }
 
     /// The states of all ANA groups behind a port that is new.

@@ -80,7 +80,7 @@ impl Daemon {
 
     fn carry_out(&mut self, request: &Request) -> Result<Reply, Fault> {
         match request {
-            Request::Status {} => done(&self.status_answer()),
+            Request::Status { .. } => done(&self.status_answer()),
             Request::Trace { max } => done(&self.trace_answer(*max)?),
             Request::Subsystem(request) => self.on_subsystem(request),
             Request::Namespace(request) => self.on_namespace(request),

@@ -1,0 +1,117 @@
+//! Images that cannot be opened: whoever can open more of a group's images gets the group.
+//!
+//! A gateway that is to get a group looks at its images before it says that it is ready, and refuses the group if it can open
+//! fewer than the owner. An owner that cannot open all asks the others by such a move: hosts notice nothing where they
+//! cannot either.
+
+use super::Gateway;
+use crate::group::Phase;
+use crate::map::{Entry, Move};
+use crate::{Action, GatewayName, GroupId, Unopened, placement};
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::time::Duration;
+
+impl Gateway {
+    /// What of the groups that are served here cannot be opened now. What is gone from the pool is none of that: nobody
+    /// can open it.
+    pub fn set_unopened(&mut self, now: Duration, unopened: BTreeMap<GroupId, Unopened>) {
+        self.unopened = unopened;
+        self.advance(now);
+    }
+
+    /// How many of each group that is served here, if any.
+    pub(super) fn unopened_here(&self) -> Vec<(GroupId, usize)> {
+        let served = |id: &GroupId| self.groups.get(id).is_some_and(|group| group.phase == Phase::Serving);
+        let of_served = self.unopened.iter().filter(|(id, unopened)| !unopened.is_empty() && served(id));
+        of_served.map(|(id, unopened)| (*id, unopened.len())).collect()
+    }
+
+    /// How many of a group its owner cannot open, by what is known of it.
+    pub(super) fn unopened_of(&self, id: GroupId) -> usize {
+        let owner = self.groups.get(&id).and_then(|group| Some(&group.entry()?.holder()?.gateway));
+        let of = |counts: &[(GroupId, usize)]| {
+            counts.iter().find(|(of, _)| *of == id).map_or(0, |(_, count)| *count)
+        };
+        match owner {
+            Some(name) if *name == self.me().gateway => of(&self.unopened_here()),
+            Some(name) => {
+                let record = self.peers.get(name).and_then(|peer| peer.record.as_ref());
+                record.map_or(0, |record| of(&record.unopened))
+            }
+            None => 0,
+        }
+    }
+
+    pub(super) fn look_at_images(&mut self, now: Duration, id: GroupId) {
+        let (op, handle) = (self.begin_step(now, id, Phase::Looking), self.last_handle_of(id));
+        self.actions.push_back(Action::LookAtImages { op, handle, group: id });
+    }
+
+    /// These cannot be opened here. The owner may have it no better.
+    pub(super) fn on_looked(&mut self, now: Duration, id: GroupId, unopened: &Unopened) {
+        let (here, there) = (unopened.len(), self.unopened_of(id));
+        let group = self.group(id);
+        let is_rescue = group.wanted.as_ref().is_some_and(|(wish, _)| wish.rescue);
+        let was_unable = now < group.unable_until;
+        if here == 0 && !was_unable || here < there || here == there && !is_rescue {
+            group.phase = Phase::Prepared;
+            return;
+        }
+        let reason = match unopened.first() {
+            Some((namespace, reason)) => format!("{namespace} cannot be opened there: {reason}"),
+            None => "images of it could not be opened there a short time ago".to_string(),
+        };
+        self.refuse(now, id, reason);
+    }
+
+    /// The group does not move here.
+    pub(super) fn refuse(&mut self, now: Duration, id: GroupId, reason: String) {
+        self.lose(now, id, &reason);
+        self.group(id).refusal = Some(reason);
+    }
+
+    pub(super) fn has_refused(&self, now: Duration, id: GroupId, to: &GatewayName) -> bool {
+        let until = self.groups.get(&id).and_then(|group| group.refused_by.get(to));
+        until.is_some_and(|until| now < *until)
+    }
+
+    /// Asks others to take a group of which this gateway cannot open all images: one at a time, and each not again soon
+    /// after it has refused.
+    pub(super) fn rescue(&mut self, now: Duration) {
+        let known =
+            self.own.stored.as_ref().map(|(record, _)| record.unopened.as_slice()).unwrap_or_default();
+        if self.stopping || self.suspended.is_some() || known != self.unopened_here() {
+            return;
+        }
+        let is_free = |id: &GroupId| {
+            let wanted = self.groups.get(id).and_then(|group| group.wanted.as_ref());
+            wanted.is_none_or(|(wish, _)| !wish.is_of_owner() && wish.refused.is_some())
+        };
+        let loads = self.loads(false);
+        let to = |id: GroupId| {
+            let may = loads.iter().filter(|(name, _)| !self.has_refused(now, id, name));
+            let may = may.map(|(name, load)| (name.clone(), *load)).collect();
+            placement::least_loaded(&may, id).cloned().map(|to| (id, to))
+        };
+        let wish = known.iter().map(|(id, _)| *id).filter(is_free).find_map(to);
+        if let Some((id, to)) = wish {
+            self.set_wish(id, Some(Move { rescue: true, ..Move::new(to) }));
+        }
+    }
+
+    /// What an operator is told of a group that is served without some of its images.
+    pub(super) fn why_not_whole(&self, id: GroupId) -> Option<String> {
+        let count = self.unopened_of(id);
+        let owner = self.groups.get(&id).and_then(|group| group.entry()).and_then(Entry::holder)?;
+        let which = match self.unopened.get(&id).and_then(|unopened| unopened.first()) {
+            Some((namespace, reason)) if owner.gateway == self.me().gateway => {
+                format!("{namespace}: {reason}")
+            }
+            _ => format!("`ctl status` at {} says which", owner.gateway),
+        };
+        (count > 0).then(|| format!("{count} of its images cannot be opened; {which}"))
+    }
+}

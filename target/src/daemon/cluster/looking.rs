@@ -1,0 +1,103 @@
+//! The images of an ANA group that is to move here: opened read-only on the connection that will carry their I/O, to know
+//! whether that can be done here before the owner drains.
+
+use super::super::Daemon;
+use super::images::{Fault, Key, OPEN_TIMEOUT, OPENING_MAX, Opening, item};
+use super::leaving::close;
+use core::time::Duration;
+use nvmf_cluster::{GroupId, OpId, Reply, Unopened};
+use nvmf_rados::Cluster;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// A look at the images of an ANA group.
+pub(super) struct Look {
+    op: OpId,
+    group: GroupId,
+    connection: Arc<Cluster>,
+    until: Duration,
+    opening: Vec<Opening>,
+    /// Those of which it is known whether they can be opened.
+    known: BTreeSet<Key>,
+    unopened: Unopened,
+}
+
+impl Look {
+    fn note(&mut self, key: Key, why: Fault) {
+        self.known.insert(key);
+        if !why.is_gone {
+            self.unopened.push((item(&key), why.text));
+        }
+    }
+}
+
+impl Daemon {
+    pub(super) fn begin_to_look_at(&mut self, op: OpId, group: GroupId, connection: Arc<Cluster>) {
+        let until = self.common.clock.now() + OPEN_TIMEOUT;
+        let (opening, known, unopened) = (Vec::new(), BTreeSet::new(), Unopened::new());
+        let look = Look { op, group, connection, until, opening, known, unopened };
+        self.cluster.iter_mut().for_each(|cluster| cluster.looks.retain(|it| it.group != group));
+        if let Some(cluster) = &mut self.cluster {
+            cluster.looks.push(look);
+        }
+    }
+
+    /// Nobody waits for what was looked at on this connection any more.
+    pub(super) fn forget_look(&mut self, connection: Option<&Arc<Cluster>>) {
+        let is_of = |look: &Look| connection.is_some_and(|it| Arc::ptr_eq(it, &look.connection));
+        self.cluster.iter_mut().for_each(|cluster| cluster.looks.retain(|look| !is_of(look)));
+    }
+
+    pub(super) fn advance_looks(&mut self) {
+        let looks = self.cluster.as_mut().map(|cluster| core::mem::take(&mut cluster.looks));
+        for mut look in looks.unwrap_or_default() {
+            let is_over = self.advance_one_look(&mut look);
+            if let Some(cluster) = self.cluster.as_mut().filter(|_| !is_over) {
+                cluster.looks.push(look);
+            }
+        }
+    }
+
+    fn advance_one_look(&self, look: &mut Look) -> bool {
+        let Some(cluster) = &self.cluster else { return true };
+        for opening in core::mem::take(&mut look.opening) {
+            match opening.result() {
+                None => look.opening.push(opening),
+                Some(Err(why)) => look.note(opening.key, why),
+                Some(Ok(disk)) => {
+                    look.known.insert(opening.key);
+                    close(vec![disk]);
+                }
+            }
+        }
+        let is_late = self.common.clock.now() >= look.until;
+        let mut is_over = true;
+        for key in self.keys_in_group(look.group) {
+            if look.known.contains(&key) {
+                continue;
+            }
+            let fault = self.never_seen(&key);
+            let export = self.exports().iter().find(|export| export.is(&key.0, key.1));
+            match (export, fault) {
+                _ if is_late => look.note(key, format!("it did not open within {OPEN_TIMEOUT:?}").into()),
+                (None, Some(why)) => look.note(key, why),
+                (Some(export), _) if !look.opening.iter().any(|opening| opening.key == key) => {
+                    is_over = false;
+                    if look.opening.len() < OPENING_MAX {
+                        let (spec, waker) = (cluster.images_at().clone(), self.common.waker.clone());
+                        let begun = Opening::begin(&look.connection, export.clone(), spec, true, waker);
+                        look.opening.extend(begun);
+                    }
+                }
+                // It is being opened.
+                _ => is_over = false,
+            }
+        }
+        if is_over {
+            let unopened = core::mem::take(&mut look.unopened);
+            let reply = if unopened.is_empty() { Reply::Done } else { Reply::Unopened(unopened) };
+            self.reply(look.op, reply);
+        }
+        is_over
+    }
+}

@@ -1,0 +1,85 @@
+//! Images that a gateway of a group cannot open, that shrink, and that are taken away.
+
+use super::cluster::Cluster;
+use super::gateway::{Running, report};
+use super::group::{Group, NQN};
+use super::group_changes::field;
+use super::groups::{SOON, images};
+use anyhow::{Context, Result, ensure};
+use nvmf_tests::process::until_within;
+use serde_json::Value;
+use std::time::Duration;
+
+const VERIFIED: [&str; 4] = ["--rw=randwrite", "--bs=4k", "--size=1m", "--verify=crc32c"];
+
+/// A passphrase that is missing when the ANA group moves, or its owner dies.
+pub(super) fn unopened(cluster: &mut Cluster) -> Result<()> {
+    let images = images("unopened", 1);
+    let mut group = Group::start(cluster, "unopened", 2, 1, &images)?;
+    let folder = tempfile::tempdir()?;
+    let [file, away] = ["passphrase", "away"].map(|name| folder.path().join(name));
+    std::fs::write(&file, "a passphrase")?;
+    let path = file.to_str().context("a folder's name is not UTF-8")?;
+    cluster.rbd("create --size 64M unopened-secret")?;
+    cluster.rbd(&format!("encryption format unopened-secret luks1 {path}"))?;
+    let rbd = "--rbd=rbd/unopened-secret";
+    group.change(
+        1,
+        &["namespace", "add", NQN, "--nsid=9", rbd, "--encryption=luks1", "--passphrase-file", path],
+    )?;
+    group.until_read(9)?;
+    std::fs::rename(&file, &away)?;
+    let refused = group.ask(0, &["cluster", "move", "1", "gw1"])?;
+    let text = refused["error"]["message"].as_str().unwrap_or_default();
+    ensure!(text.contains("gw1 does not take it") && text.contains("passphrase"), "{refused}");
+    println!("  refused: {text}");
+    ensure!(group.owner(1, 1).as_deref() == Some("gw0"), "the ANA group has moved");
+    report(&mut group.job(9, &VERIFIED)?)?;
+    // The owner dies: the other one serves what it can, and hosts wait for the rest.
+    let job = Running::start(
+        group.job(9, &["--rw=randwrite", "--bs=4k", "--time_based", "--runtime=40", "--verify=crc32c"])?,
+    )?;
+    std::thread::sleep(Duration::from_secs(1));
+    group.kill(0)?;
+    group.until_served(1, 1, SOON)?;
+    report(&mut group.job(1, &VERIFIED)?)?;
+    until_within("the group's status says which image is not open", SOON, || {
+        let group = group.status(1).unwrap_or_default()["groups"]["1"].clone();
+        group["unopened"] == 1 && group["why"].as_str().is_some_and(|why| why.contains("passphrase"))
+    })?;
+    std::fs::rename(&away, &file)?;
+    let done = job.report()?;
+    ensure!(done["jobs"][0]["verify_errors"].as_u64().unwrap_or(0) == 0, "stale or lost data: {done}");
+    println!("  hosts waited for an image that could not be opened, without an error");
+    group.stop()
+}
+
+/// A size that was accepted at one gateway is shown by all, also after moves.
+pub(super) fn shrunk(cluster: &mut Cluster) -> Result<()> {
+    let images = images("shrunk", 2);
+    let group = Group::start(cluster, "shrunk", 2, 1, &images)?;
+    let at_both = |what: &str, wanted: u64| {
+        (0..2).try_for_each(|number| {
+            let is_so = || field(&group, number, 1, "bytes").is_some_and(|it| it == wanted);
+            until_within(&format!("{what} at gw{number}"), SOON, is_so)
+        })
+    };
+    cluster.rbd(&format!("resize --no-progress --allow-shrink --size 16M {}", images[0]))?;
+    until_within("it is known that it has shrunk", SOON, || {
+        let fault = |number| field(&group, number, 1, "fault");
+        (0..2).all(|it| fault(it).is_some_and(|it| it.as_str().is_some_and(|it| it.contains("shrunk"))))
+    })?;
+    group.change(0, &["cluster", "move", "1", "gw1"])?;
+    at_both("a move does not accept it", 32 << 20)?;
+    group.change(0, &["namespace", "resize", NQN, "1", "--shrink"])?;
+    at_both("it is accepted", 16 << 20)?;
+    group.change(1, &["cluster", "move", "1", "gw0"])?;
+    report(&mut group.job(1, &VERIFIED)?)?;
+    at_both("it stays so", 16 << 20)?;
+    cluster.rbd(&format!("resize --no-progress --size 48M {}", images[0]))?;
+    at_both("it has grown", 48 << 20)?;
+    // What is removed at a gateway that does not serve it is not served any more when that is answered.
+    group.change(1, &["namespace", "remove", NQN, "2"])?;
+    ensure!(field(&group, 0, 2, "bytes") == None::<Value>, "its owner still serves it");
+    group.stop()
+}
