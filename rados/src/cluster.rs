@@ -223,10 +223,11 @@ fn check_files(spec: &ClusterSpec, conf: &str) -> Result<(), Error> {
         // Another place may be meant where none is named.
         if is_named || errno != libc::ENOENT {
             let advice = match errno {
-                libc::EACCES => "the user of this process may not read it: see its owner and mode",
-                _ => "it is named in the configuration of this target",
+                libc::EACCES => ": the user of this process may not read it: see its owner and mode",
+                _ => ": it is named in the configuration of this target",
             };
-            return Err(Error::with(format!("cannot read {what} {}", path.display()), errno, advice));
+            let what = format!("cannot read {what} {}", path.display());
+            return Err(Error::File { what, cause: error.to_string(), advice });
         }
     }
     Ok(())

@@ -10,6 +10,16 @@ pub enum Error {
     /// It is not installed.
     #[error(transparent)]
     NoLibrary(#[from] NoLibrary),
+    /// A file of this machine cannot be read, which says nothing of the cluster.
+    #[error("{what}: {cause}{advice}")]
+    File {
+        /// Which file, of what.
+        what: String,
+        /// Why not.
+        cause: String,
+        /// What to do, in front of it a colon.
+        advice: &'static str,
+    },
     /// It refused, or did not answer.
     #[error("{what}: {}{advice}", io::Error::from_raw_os_error(*errno))]
     Failed {
@@ -38,7 +48,7 @@ impl Error {
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
         match self {
-            Self::NoLibrary(_) => None,
+            Self::NoLibrary(_) | Self::File { .. } => None,
             Self::Failed { errno, .. } => Some(*errno),
         }
     }

@@ -259,7 +259,7 @@ fn load(image: &ffi::Image, encryption: &Encryption, named: &str) -> Result<(), 
     let path = &encryption.passphrase_file;
     let read = std::fs::read(path).map_err(|error| {
         let what = format!("cannot read the passphrase of the image {named} from {}", path.display());
-        Error::new(what, error.raw_os_error().unwrap_or(libc::EIO))
+        Error::File { what, cause: error.to_string(), advice: "" }
     })?;
     let passphrase = read.strip_suffix(b"\n").unwrap_or(&read);
     image.load_encryption(luks, passphrase).map_err(|errno| {

@@ -117,7 +117,10 @@ impl Gateway {
             return group.unreadable.clone();
         }
         // What the owner wants for its own reasons is told by these.
-        let is_told = |wanted: &Move| wanted.to != self.me().gateway && (!wanted.rescue || wanted.ready);
+        let is_told = |wanted: &Move| {
+            let is_of_other = wanted.to != self.me().gateway || wanted.refused.is_some();
+            is_of_other && (!wanted.rescue || wanted.ready)
+        };
         if let Some((wanted, _)) = group.wanted.as_ref().filter(|(wanted, _)| is_told(wanted)) {
             let to = &wanted.to;
             if let Some(reason) = &wanted.refused {
@@ -149,6 +152,7 @@ impl Gateway {
             (Phase::Affirming, _) => {
                 Some("its lease had lapsed: says that it is the owner still".to_string())
             }
+            (Phase::Looking, _) => Some("sees whether its images can be opened here".to_string()),
             (Phase::Fencing, _) => Some("waits for the monitors to fence the owner before".to_string()),
             (Phase::Draining | Phase::Closing, _) => {
                 let to = group.to.as_ref().map_or("nobody", GatewayName::as_str);

@@ -27,7 +27,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 pub(super) const OPENING_MAX: usize = 16;
 
 /// Hosts wait for images that do not open for so long before they get the others of the ANA group.
-pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A namespace by its subsystem and NSID.
 pub(super) type Key = (Nqn, u32);

@@ -2,13 +2,16 @@
 //! whether that can be done here before the owner drains.
 
 use super::super::Daemon;
-use super::images::{Fault, Key, OPEN_TIMEOUT, OPENING_MAX, Opening, item};
+use super::images::{Fault, Key, OPENING_MAX, Opening, item};
 use super::leaving::close;
 use core::time::Duration;
 use nvmf_cluster::{GroupId, OpId, Reply, Unopened};
 use nvmf_rados::Cluster;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+
+/// How long images may take: whoever asked for the move is told of a refusal.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A look at the images of an ANA group.
 pub(super) struct Look {
@@ -33,7 +36,7 @@ impl Look {
 
 impl Daemon {
     pub(super) fn begin_to_look_at(&mut self, op: OpId, group: GroupId, connection: Arc<Cluster>) {
-        let until = self.common.clock.now() + OPEN_TIMEOUT;
+        let until = self.common.clock.now() + LOOK_TIMEOUT;
         let (opening, known, unopened) = (Vec::new(), BTreeSet::new(), Unopened::new());
         let look = Look { op, group, connection, until, opening, known, unopened };
         self.cluster.iter_mut().for_each(|cluster| cluster.looks.retain(|it| it.group != group));
@@ -79,7 +82,7 @@ impl Daemon {
             let fault = self.never_seen(&key);
             let export = self.exports().iter().find(|export| export.is(&key.0, key.1));
             match (export, fault) {
-                _ if is_late => look.note(key, format!("it did not open within {OPEN_TIMEOUT:?}").into()),
+                _ if is_late => look.note(key, format!("it did not open within {LOOK_TIMEOUT:?}").into()),
                 (None, Some(why)) => look.note(key, why),
                 (Some(export), _) if !look.opening.iter().any(|opening| opening.key == key) => {
                     is_over = false;
