@@ -133,7 +133,10 @@ impl World {
     /// It can open again what it could not.
     fn opens_all(&mut self, node: usize) {
         let life = self.nodes[node].life;
-        self.send_to(node, life, MS, 0, Input::Unopened(BTreeMap::new()));
+        if let Some(running) = self.nodes[node].running.as_mut() {
+            running.lacks.clear();
+        }
+        self.send_to(node, life, MS, 0, Input::Unopened);
     }
 
     fn name(&self, node: usize) -> GatewayName {

@@ -30,8 +30,8 @@ pub(crate) enum Input {
     Act(Action),
     Reply(OpId, Reply, Option<(i64, Locker)>),
     Notified(Object),
-    /// What cannot be opened of its groups.
-    Unopened(BTreeMap<GroupId, Unopened>),
+    /// What cannot be opened of its groups has changed.
+    Unopened,
     Timer(u64),
     Command(Command),
     /// The result of an I/O; `None`: the client is blocklisted.

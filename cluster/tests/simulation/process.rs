@@ -38,10 +38,7 @@ impl World {
                 running.decorator.on_notified(&object);
                 running.engine.on_notified(clock, &object);
             }
-            Input::Unopened(unopened) => {
-                running.lacks.clone_from(&unopened);
-                running.engine.set_unopened(clock, unopened);
-            }
+            Input::Unopened => running.engine.set_unopened(clock, running.lacks.clone()),
             Input::Timer(timer) if timer == running.timer => {
                 running.timeout = None;
                 running.engine.on_timeout(clock);
@@ -123,8 +120,7 @@ impl World {
             Action::OpenImages { op, handle, group } if unable == Some(Unable::Open) => {
                 running.unopened.insert(group, handle);
                 running.lacks.insert(group, lacks(unable));
-                let lacks = Input::Unopened(running.lacks.clone());
-                self.send_to(node, life, 5 * MS, 0, lacks);
+                self.send_to(node, life, 5 * MS, 0, Input::Unopened);
                 let reply = Reply::Failed("none of its images can be opened".into());
                 self.send_to(node, life, 5 * MS, 0, Input::Reply(op, reply, None));
             }
@@ -143,8 +139,7 @@ impl World {
                 running.open.insert(group, handle);
                 let after = 2 * MS + self.rng.below(40 * MS);
                 running.lacks.insert(group, lacks(unable));
-                let lacks = Input::Unopened(running.lacks.clone());
-                self.send_to(node, life, after, 0, lacks);
+                self.send_to(node, life, after, 0, Input::Unopened);
                 self.send_to(node, life, after, 0, Input::Reply(op, Reply::Done, None));
             }
             Action::Drain { op, handle, group } => {

@@ -277,7 +277,7 @@ impl World {
                         Input::Notified(_) => 3,
                         Input::Timer(_) => 4,
                         Input::Command(command) => 5 ^ command.attempt << 8,
-                        Input::Unopened(unopened) => 7 ^ (unopened.len() as u64) << 8,
+                        Input::Unopened => 7,
                         Input::Io { io, result, .. } => 6 ^ io << 8 ^ result.unwrap_or(7) << 40,
                     };
                     *node as u64 ^ u64::from(*life) << 4 ^ input << 8

@@ -121,6 +121,8 @@ mod tests {
             here: if ana == AnaState::OPTIMIZED { "serving" } else { "idle" }.to_owned(),
             ana: ana.0,
             wanted: None,
+            refused: None,
+            unopened: 0,
             why: None,
         }
     }

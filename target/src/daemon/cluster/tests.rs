@@ -9,7 +9,7 @@ use crate::control::request::change::{Item as ChangeItem, Outcome};
 use crate::sockets::Sockets;
 use core::time::Duration;
 use nvmf_cluster::OpId;
-use nvmf_cluster::configuration::Item;
+use nvmf_cluster::configuration::{Change, Item};
 use nvmf_config::Config;
 use nvmf_subsystem::Nqn;
 use serde_json::json;
@@ -113,5 +113,36 @@ fn namespace_is_not_done_because_another_ones_number_begins_its_own() {
     daemon.note_outcomes(&mut changing, &[Some((nqn, 2)), Some((nqn, 20))], true);
     let outcomes: Vec<_> = changing.items.iter().map(|item| item.outcome).collect();
     assert_eq!(outcomes, [Some(Outcome::Done), Some(Outcome::Waiting)]);
+    daemon.stop(Duration::ZERO);
+}
+
+#[test]
+fn size_that_was_accepted_is_nothing_that_is_left_out_and_goes_with_its_namespace() {
+    let mut daemon = gateway();
+    let cluster = daemon.cluster.as_mut().unwrap();
+    let mut shared = cluster.shared.clone();
+    let size = format!("size/{NQN}/1");
+    shared.items.insert(size.clone(), Item { version: 2, value: json!(4096) });
+    cluster.next = Some((OpId(1), Box::new(shared)));
+    cluster.converging = None;
+    daemon.begin_to_converge();
+    daemon.end_changes();
+    assert!(!daemon.is_left_out(&size));
+    let removed = Change { key: format!("namespace/{NQN}/1"), value: None, expect: None };
+    let cluster = daemon.cluster.as_ref().unwrap();
+    let keys: Vec<_> = cluster.removals_of_sizes(&[removed.clone()]).into_iter().map(|it| it.key).collect();
+    assert_eq!(keys, [size]);
+    let changed = Change { value: Some(json!({})), ..removed };
+    assert!(cluster.removals_of_sizes(&[changed]).is_empty());
+    daemon.stop(Duration::ZERO);
+}
+
+#[test]
+fn check_of_status_names_what_is_not_well() {
+    let daemon = gateway();
+    let lines = daemon.status_answer().not_well().join("\n");
+    for part in ["this gateway is joining", &format!("namespace/{NQN}/2 is left out"), "listener "] {
+        assert!(lines.contains(part), "{part}: {lines}");
+    }
     daemon.stop(Duration::ZERO);
 }
