@@ -7,7 +7,6 @@ use super::group_changes::field;
 use super::groups::{SOON, images};
 use anyhow::{Context, Result, ensure};
 use nvmf_tests::process::until_within;
-use serde_json::Value;
 use std::time::Duration;
 
 const VERIFIED: [&str; 4] = ["--rw=randwrite", "--bs=4k", "--size=1m", "--verify=crc32c"];
@@ -80,6 +79,6 @@ pub(super) fn shrunk(cluster: &mut Cluster) -> Result<()> {
     at_both("it has grown", 48 << 20)?;
     // What is removed at a gateway that does not serve it is not served any more when that is answered.
     group.change(1, &["namespace", "remove", NQN, "2"])?;
-    ensure!(field(&group, 0, 2, "bytes") == None::<Value>, "its owner still serves it");
+    ensure!(field(&group, 0, 2, "bytes").is_none(), "its owner still serves it");
     group.stop()
 }

@@ -130,7 +130,8 @@ fn size_that_was_accepted_is_nothing_that_is_left_out_and_goes_with_its_namespac
     assert!(!daemon.is_left_out(&size));
     let removed = Change { key: format!("namespace/{NQN}/1"), value: None, expect: None };
     let cluster = daemon.cluster.as_ref().unwrap();
-    let keys: Vec<_> = cluster.removals_of_sizes(&[removed.clone()]).into_iter().map(|it| it.key).collect();
+    let keys: Vec<_> =
+        cluster.removals_of_sizes(std::slice::from_ref(&removed)).into_iter().map(|it| it.key).collect();
     assert_eq!(keys, [size]);
     let changed = Change { value: Some(json!({})), ..removed };
     assert!(cluster.removals_of_sizes(&[changed]).is_empty());
