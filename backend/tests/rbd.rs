@@ -390,3 +390,29 @@ fn what_cannot_be_opened_says_why() {
     let no_conf = error(ImageSource { cluster: conf, ..source() });
     assert!(no_conf.contains("/nowhere/ceph.conf"), "{no_conf}");
 }
+
+#[test]
+#[ignore = "needs a Ceph cluster, named by NVMF_TEST_CEPH"]
+fn image_that_somebody_locked_is_not_opened_for_writing_and_says_by_whom() {
+    let image = Image::new("locked", 8);
+    let spec = DiskSpec::Rbd(image.source());
+    let disk = image.open(None);
+    ceph("rbd", &["lock", "add", &image.name, "backup"]);
+    let Presence::Locked { client, lock } = disk.presence().unwrap() else { panic!("it is locked") };
+    assert_eq!(lock, "backup");
+    drop(disk);
+    let refused = Disk::open(&spec, None, false).unwrap_err().to_string();
+    for part in [client.as_str(), "\"backup\"", "rbd lock rm"] {
+        assert!(refused.contains(part), "{refused}");
+    }
+    let reader = Disk::open(&spec, None, true).unwrap();
+    assert_eq!(reader.presence().unwrap(), Presence::There, "who only reads does not wait");
+    ceph("rbd", &["lock", "rm", &image.name, "backup", &client]);
+    let disk = image.open(None);
+    let mut devices = devices(&disk);
+    let (_memory, from) = buffer(&mut devices, 4096);
+    let write = BlockOp::Write { range: BlockRange::new(0, 1), from, fua: false };
+    assert_eq!(run(&mut devices, write), Ok(()));
+    // The lock that librbd has now is none of these.
+    assert_eq!(disk.presence().unwrap(), Presence::There);
+}

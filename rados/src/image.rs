@@ -35,8 +35,8 @@ pub struct ImageSpec<'a> {
     pub encryption: Option<&'a Encryption>,
 }
 
-/// Whether an image is where it was opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Whether an image is where it was opened, and can be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Presence {
     /// It is.
     There,
@@ -44,6 +44,13 @@ pub enum Presence {
     Renamed,
     /// It was removed.
     Removed,
+    /// It is there, and somebody has set a lock on it (`rbd lock add`): writes do not end before that is released.
+    Locked {
+        /// The client that has set it, as `client.4123`.
+        client: String,
+        /// The lock's name.
+        lock: String,
+    },
 }
 
 /// What becomes of changes of an image's header.
@@ -66,6 +73,7 @@ pub struct Image {
     encrypted: bool,
     stripe_unit: u64,
     cached: bool,
+    read_only: bool,
     discard_granularity: u64,
 }
 
@@ -100,6 +108,14 @@ impl Image {
         if let Some(encryption) = encryption {
             load(&inner, encryption, &named)?;
         }
+        if !read_only
+            && let Some((client, lock)) = inner.lock_of_people().map_err(|errno| failed("ask", errno))?
+        {
+            let advice = format!(
+                "{client} has locked it ({lock:?}), and no write would end: see rbd lock ls, and release it by rbd lock rm"
+            );
+            return Err(Error::with(format!("cannot write the image {named}"), libc::EBUSY, advice));
+        }
         let changes = Arc::new(Changes::default());
         if watched {
             let changes = Arc::clone(&changes);
@@ -128,6 +144,7 @@ impl Image {
             encrypted: encryption.is_some(),
             stripe_unit,
             cached,
+            read_only,
             discard_granularity: granularity.unwrap_or(0),
             inner,
         })
@@ -238,7 +255,12 @@ impl Image {
         let named = self.pool.read(&format!("rbd_id.{}", self.name), 256)?;
         // A text, with its length in four bytes in front of it.
         let is_it = named.is_some_and(|bytes| bytes.get(4..) == Some(self.id.as_bytes()));
-        Ok(if is_it { Presence::There } else { Presence::Renamed })
+        if !is_it {
+            return Ok(Presence::Renamed);
+        }
+        let asked = |errno| Error::new(format!("cannot read the locks of the image {}", self.name), errno);
+        let lock = if self.read_only { None } else { self.inner.lock_of_people().map_err(asked)? };
+        Ok(lock.map_or(Presence::There, |(client, lock)| Presence::Locked { client, lock }))
     }
 
     /// Whether it was found to be removed.

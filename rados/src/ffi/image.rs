@@ -24,6 +24,9 @@ pub(crate) enum Luks {
     Luks2,
 }
 
+/// The tag of the lock that librbd takes and gives away by itself.
+const INTERNAL: &str = "internal";
+
 type OnChange = Box<dyn Fn() + Send + Sync>;
 
 /// A `rbd_image_t`.
@@ -133,6 +136,36 @@ impl Image {
         // SAFETY: the text lives until the call is over, and a number is written.
         check(unsafe { (self.functions.rbd_snap_get_id)(self.handle, snapshot.as_ptr(), &raw mut id) })?;
         Ok(id)
+    }
+
+    /// Who holds the image's lock, and the lock's name, if it is one that people set (`rbd lock add`): librbd neither takes
+    /// nor waits for the end of such a lock, so writes would never end. The one that librbd passes around by itself is none.
+    pub(crate) fn lock_of_people(&self) -> Result<Option<(String, String)>, Errno> {
+        const ROOM: usize = 4096;
+        let mut exclusive = 0;
+        let [mut tag, mut clients, mut cookies, mut addresses] = [[0; ROOM]; 4];
+        let [mut tag_len, mut clients_len, mut cookies_len, mut addresses_len] = [ROOM; 4];
+        // SAFETY: the image is open; the library writes no more than the buffers' lengths, which it is given.
+        let count = unsafe {
+            (self.functions.rbd_list_lockers)(
+                self.handle,
+                &raw mut exclusive,
+                into(&mut tag),
+                &raw mut tag_len,
+                into(&mut clients),
+                &raw mut clients_len,
+                into(&mut cookies),
+                &raw mut cookies_len,
+                into(&mut addresses),
+                &raw mut addresses_len,
+            )
+        };
+        match i32::try_from(-count) {
+            Ok(errno) if errno > 0 => Err(errno),
+            _ if count == 0 || text_of(&tag) == INTERNAL => Ok(None),
+            // Of several, the first.
+            _ => Ok(Some((text_of(&clients), text_of(&cookies)))),
+        }
     }
 
     /// The value of an option as it is in force for this image, whether the image, its pool or the client says so.

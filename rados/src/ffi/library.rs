@@ -159,6 +159,18 @@ functions! {
         rbd_get_features(Handle, *mut u64) -> c_int;
         rbd_get_id(Handle, *mut c_char, usize) -> c_int;
         rbd_snap_get_id(Handle, Text, *mut u64) -> c_int;
+        rbd_list_lockers(
+            Handle,
+            *mut c_int,
+            *mut c_char,
+            *mut usize,
+            *mut c_char,
+            *mut usize,
+            *mut c_char,
+            *mut usize,
+            *mut c_char,
+            *mut usize
+        ) -> isize;
         rbd_config_image_list(Handle, *mut ConfigOption, *mut c_int) -> c_int;
         rbd_config_image_list_cleanup(*mut ConfigOption, c_int);
         rbd_update_watch(Handle, *mut u64, OnUpdate, *mut c_void) -> c_int;
