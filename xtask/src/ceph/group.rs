@@ -26,6 +26,8 @@ pub(super) struct Group {
     island: Option<Island>,
     /// More of the configuration of the listener of each.
     listener: &'static str,
+    /// What carries commands to them.
+    transport: &'static str,
 }
 
 impl Group {
@@ -49,6 +51,7 @@ impl Group {
             program: program("nvmf-target")?,
             island: None,
             listener: "",
+            transport: "tcp",
         })
     }
 
@@ -60,6 +63,11 @@ impl Group {
     /// Listeners are to have this line in their configuration.
     pub(super) fn with_listeners(line: &'static str) -> Result<Self> {
         Ok(Self { listener: line, ..Self::empty()? })
+    }
+
+    /// Hosts are to reach them over this transport.
+    pub(super) fn over(transport: &'static str) -> Result<Self> {
+        Ok(Self { transport, ..Self::empty()? })
     }
 
     /// See [`Group::start`].
@@ -121,10 +129,11 @@ impl Group {
         let address: SocketAddr = (address, free_port()?).into();
         let text = format!(
             "[target]\nworkers = 1\nbuffer_memory = \"16MiB\"\ncontrol_socket = \"{}\"\n\
-             [[listener]]\naddress = \"{address}\"\ntransport = \"tcp\"\n{}\n\
+             [[listener]]\naddress = \"{address}\"\ntransport = \"{}\"\n{}\n\
              [cluster]\npool = \"rbd\"\ngroup = \"{name}\"\nname = \"{gateway}\"\nconf = \"{}\"\n\
              ana_groups = {ana_groups}\n",
             self.socket(number).display(),
+            self.transport,
             self.listener,
             cluster.conf().display()
         );
@@ -220,14 +229,8 @@ impl Group {
     /// A job on a namespace over the paths to all gateways, not started.
     pub(super) fn job(&self, nsid: usize, options: &[&str]) -> Result<Command> {
         let mut bench = Command::new(program("nvmf-bench")?);
-        bench.args([
-            "--name=job",
-            "--output-format=json",
-            "--eta=never",
-            "--transport=tcp",
-            "--ioengine=nvmf",
-        ]);
-        bench.arg(format!("--address={}", self.addresses[0]));
+        bench.args(["--name=job", "--output-format=json", "--eta=never", "--ioengine=nvmf"]);
+        bench.arg(format!("--transport={}", self.transport)).arg(format!("--address={}", self.addresses[0]));
         bench.args(self.addresses[1..].iter().map(|path| format!("--path={path}")));
         bench.args([&format!("--nqn={NQN}"), &format!("--nsid={nsid}")]).args(options);
         Ok(bench)

@@ -107,6 +107,20 @@ pub(super) fn planned_move(cluster: &mut Cluster) -> Result<()> {
     group.stop()
 }
 
+/// Hosts over NVMe/RDMA: a planned move, and the loss of the owner.
+pub(super) fn over_rdma(cluster: &mut Cluster) -> Result<()> {
+    let images = images("rdma", 1);
+    let mut group = Group::over("rdma")?.filled(cluster, "rdma", 2, 1, &images)?;
+    let longest = group.verified(1, |group| group.change(0, &["cluster", "move", "1", "gw1"]))?;
+    println!("  the longest write while the group moved took {longest:.2?}");
+    ensure!(longest < MOVE_MAX, "a planned move took {longest:?}");
+    let longest = group.verified(1, |group| group.kill(1))?;
+    println!("  the longest write while the owner was killed took {longest:.1?}");
+    ensure!(longest < FAILOVER_MAX, "the failover took {longest:?}");
+    ensure!(group.owner(0, 1).as_deref() == Some("gw0"), "the other gateway does not own it");
+    group.stop()
+}
+
 /// Without monitors I/O goes on, and a takeover waits for them.
 pub(super) fn monitor_dead(cluster: &mut Cluster) -> Result<()> {
     let images = images("monitor", 1);
