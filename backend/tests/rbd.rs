@@ -406,7 +406,10 @@ fn image_that_somebody_locked_is_not_opened_for_writing_and_says_by_whom() {
         assert!(refused.contains(part), "{refused}");
     }
     let reader = Disk::open(&spec, None, true).unwrap();
-    assert_eq!(reader.presence().unwrap(), Presence::There, "who only reads does not wait");
+    let mut readers = devices(&reader);
+    let (_memory, into) = buffer(&mut readers, 4096);
+    assert_eq!(run(&mut readers, BlockOp::Read { range: BlockRange::new(0, 1), into }), Ok(()));
+    drop((readers, reader));
     ceph("rbd", &["lock", "rm", &image.name, "backup", &client]);
     let disk = image.open(None);
     let mut devices = devices(&disk);

@@ -44,7 +44,8 @@ pub enum Presence {
     Renamed,
     /// It was removed.
     Removed,
-    /// It is there, and somebody has set a lock on it (`rbd lock add`): writes do not end before that is released.
+    /// It is there, and somebody has set a lock on it (`rbd lock add`): writes do not end before that is released. Who only
+    /// reads need not care.
     Locked {
         /// The client that has set it, as `client.4123`.
         client: String,
@@ -73,7 +74,6 @@ pub struct Image {
     encrypted: bool,
     stripe_unit: u64,
     cached: bool,
-    read_only: bool,
     discard_granularity: u64,
 }
 
@@ -144,7 +144,6 @@ impl Image {
             encrypted: encryption.is_some(),
             stripe_unit,
             cached,
-            read_only,
             discard_granularity: granularity.unwrap_or(0),
             inner,
         })
@@ -259,7 +258,7 @@ impl Image {
             return Ok(Presence::Renamed);
         }
         let asked = |errno| Error::new(format!("cannot read the locks of the image {}", self.name), errno);
-        let lock = if self.read_only { None } else { self.inner.lock_of_people().map_err(asked)? };
+        let lock = self.inner.lock_of_people().map_err(asked)?;
         Ok(lock.map_or(Presence::There, |(client, lock)| Presence::Locked { client, lock }))
     }
 

@@ -149,6 +149,7 @@ impl Daemon {
         let backing = export.backing();
         let mut text = match place {
             Ok(Presence::There) => None,
+            Ok(Presence::Locked { .. }) if export.namespace.read_only => None,
             Ok(Presence::Renamed) => Some(format!(
                 "{backing} is not the disk that is served: it was replaced or removed, and hosts go on with the one that was \
                  opened. Put it back, or take the namespace out, reload, and add it again"
