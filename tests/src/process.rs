@@ -213,7 +213,7 @@ pub fn descriptors(pid: u32) -> Result<usize> {
     Ok(entries.with_context(|| format!("process {pid} does not exist"))?.count())
 }
 
-/// Sends a signal by name.
+/// Sends a signal by name. After `STOP`, none of the process's threads does anything any more when this returns.
 ///
 /// # Errors
 /// When the process does not exist.
@@ -224,7 +224,21 @@ pub fn signal(pid: u32, name: &str) -> Result<()> {
         .status()
         .context("cannot run kill")?;
     ensure!(status.success(), "cannot send SIG{name} to process {pid}");
+    if name == "STOP" {
+        // The other threads run on for a moment after the one that had the signal.
+        until("its threads have stopped", || are_threads_stopped(pid))?;
+    }
     Ok(())
+}
+
+fn are_threads_stopped(pid: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return true };
+    threads.flatten().all(|thread| {
+        let Ok(text) = std::fs::read_to_string(thread.path().join("stat")) else { return true };
+        // `1234 (name) T …`; the kernel's own threads for io_uring do nothing by themselves.
+        let Some((name, rest)) = text.rsplit_once(") ") else { return true };
+        name.contains("(iou-") || rest.starts_with(['T', 't', 'Z', 'X'])
+    })
 }
 
 /// Runs `nvmf`, which must succeed. Its disks are listed in the caller's folder.
