@@ -98,6 +98,9 @@ impl Gateway {
         };
         let wish = known.iter().map(|(id, _)| *id).filter(is_free).find_map(to);
         if let Some((id, to)) = wish {
+            // Whatever comes of it: a group does not go back and forth where a look promises more than can be opened.
+            let until = now + self.timing.unable;
+            self.group(id).refused_by.insert(to.clone(), until);
             self.set_wish(id, Some(Move { rescue: true, ..Move::new(to) }));
         }
     }
