@@ -82,3 +82,28 @@ pub(super) fn shrunk(cluster: &mut Cluster) -> Result<()> {
     ensure!(field(&group, 0, 2, "bytes").is_none(), "its owner still serves it");
     group.stop()
 }
+
+/// Somebody has locked an image that is added: its ANA group stays where it is, and hosts go on with the others.
+pub(super) fn locked(cluster: &mut Cluster) -> Result<()> {
+    let images = images("locked", 1);
+    let mut group = Group::start(cluster, "locked", 2, 1, &images)?;
+    cluster.rbd("create --size 32M locked-by-people")?;
+    cluster.rbd("lock add locked-by-people backup")?;
+    let generation = |group: &Group| group.status(1).ok()?["groups"]["1"]["generation"].as_u64();
+    let before = generation(&group).context("no generation")?;
+    let longest = group.verified(1, |group| {
+        let added = group
+            .ask(1, &["namespace", "add", NQN, "--nsid=7", "--ana-group=1", "--rbd=rbd/locked-by-people"])?;
+        ensure!(added["ok"] == true, "{added}");
+        until_within("the owner says by whom it is locked", SOON, || {
+            field(group, 0, 7, "fault").is_some_and(|it| it.as_str().is_some_and(|it| it.contains("backup")))
+        })
+    })?;
+    println!("  the longest write of a host took {longest:.2?}");
+    let status = group.ask(1, &["status"])?;
+    ensure!(status["result"]["group_trouble"].to_string().contains("lacks 1 image"), "{status}");
+    // Several tries to open it, and to have another gateway open it.
+    std::thread::sleep(Duration::from_secs(15));
+    ensure!(generation(&group) == Some(before), "the ANA group has moved: {}", group.status(1)?);
+    group.stop()
+}

@@ -42,9 +42,22 @@ impl Daemon {
     pub(in crate::daemon) fn group_trouble(&self) -> Vec<String> {
         let Some(cluster) = &self.cluster else { return Vec::new() };
         let mut lines = Vec::new();
-        if let Some(status) = cluster.driver.status().filter(|status| status.state != "member") {
-            let why = status.why.map(|why| format!(": {why}")).unwrap_or_default();
-            lines.push(format!("this gateway is {}{why}", status.state));
+        let said = |why: &Option<String>| why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+        match cluster.driver.status() {
+            Some(status) if status.state != "member" => {
+                lines.push(format!("this gateway is {}{}", status.state, said(&status.why)));
+            }
+            // Wherever they are served: whoever asks any gateway is to know.
+            Some(status) => lines.extend(status.groups.iter().filter_map(|(id, group)| {
+                let is_used = self.keys_in_group(*id).next().is_some();
+                let (why, unopened) = (said(&group.why), group.unopened);
+                match group.state {
+                    "owned" if unopened > 0 => Some(format!("ANA group {id} lacks {unopened} image(s){why}")),
+                    state if state != "owned" && is_used => Some(format!("ANA group {id} is {state}{why}")),
+                    _ => None,
+                }
+            })),
+            None => {}
         }
         lines.extend(cluster.refused.as_ref().map(|reason| self.not_used(reason)));
         let left_out = || cluster.left_out.iter();
