@@ -97,8 +97,8 @@ pub(crate) struct Group {
     pub(crate) unable_until: Duration,
     /// Why it does not move here, before that is written down.
     pub(crate) refusal: Option<String>,
-    /// Who has refused it a short time ago, and until when it is not asked again.
-    pub(crate) refused_by: BTreeMap<GatewayName, Duration>,
+    /// Who is not to be asked to take it, and until when: it has refused it, or was asked because of images.
+    pub(crate) spared: BTreeMap<GatewayName, Duration>,
 }
 
 impl Group {
@@ -126,7 +126,7 @@ impl Group {
             not_before: Duration::ZERO,
             unable_until: Duration::ZERO,
             refusal: None,
-            refused_by: BTreeMap::new(),
+            spared: BTreeMap::new(),
         }
     }
 

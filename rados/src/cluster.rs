@@ -209,7 +209,6 @@ fn settings(spec: &ClusterSpec) -> Vec<Setting> {
     settings
 }
 
-/// Why a cluster cannot be connected to.
 /// librados says neither which file it cannot read, nor why, and takes a keyring that it cannot read for a wrong key.
 fn check_files(spec: &ClusterSpec, conf: &str) -> Result<(), Error> {
     let usual = format!("/etc/ceph/ceph.client.{}.keyring", spec.user);
@@ -239,6 +238,7 @@ fn has_no_key(spec: &ClusterSpec) -> bool {
     text.is_some_and(|text| !text.contains(&format!("[client.{}]", spec.user)))
 }
 
+/// Why a cluster cannot be connected to.
 fn refused(spec: &ClusterSpec, conf: &str, errno: i32) -> Error {
     let user = &spec.user;
     let keyring = match &spec.keyring {

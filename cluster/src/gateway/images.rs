@@ -73,13 +73,19 @@ impl Gateway {
         self.group(id).refusal = Some(reason);
     }
 
-    pub(super) fn has_refused(&self, now: Duration, id: GroupId, to: &GatewayName) -> bool {
-        let until = self.groups.get(&id).and_then(|group| group.refused_by.get(to));
+    /// Whether that gateway is not to be asked yet to take a group.
+    pub(super) fn is_spared(&self, now: Duration, id: GroupId, to: &GatewayName) -> bool {
+        let until = self.groups.get(&id).and_then(|group| group.spared.get(to));
         until.is_some_and(|until| now < *until)
     }
 
-    /// Asks others to take a group of which this gateway cannot open all images: one at a time, and each not again soon
-    /// after it has refused.
+    pub(super) fn spare(&mut self, now: Duration, id: GroupId, to: GatewayName) {
+        let until = now + self.timing.unable;
+        self.group(id).spared.insert(to, until);
+    }
+
+    /// Asks others to take a group of which this gateway cannot open all images: one at a time, and each not again soon,
+    /// whatever came of it. So a group does not go back and forth where a look promises more than can be opened.
     pub(super) fn rescue(&mut self, now: Duration) {
         let known =
             self.own.stored.as_ref().map(|(record, _)| record.unopened.as_slice()).unwrap_or_default();
@@ -92,16 +98,15 @@ impl Gateway {
         };
         let loads = self.loads(false);
         let to = |id: GroupId| {
-            let may = loads.iter().filter(|(name, _)| !self.has_refused(now, id, name));
+            let may = loads.iter().filter(|(name, _)| !self.is_spared(now, id, name));
             let may = may.map(|(name, load)| (name.clone(), *load)).collect();
             placement::least_loaded(&may, id).cloned().map(|to| (id, to))
         };
         let wish = known.iter().map(|(id, _)| *id).filter(is_free).find_map(to);
-        if let Some((id, to)) = wish {
-            // Whatever comes of it: a group does not go back and forth where a look promises more than can be opened.
-            let until = now + self.timing.unable;
-            self.group(id).refused_by.insert(to.clone(), until);
-            self.set_wish(id, Some(Move { rescue: true, ..Move::new(to) }));
+        if let Some((id, to)) = wish
+            && self.set_wish(id, Some(Move { rescue: true, ..Move::new(to.clone()) }))
+        {
+            self.spare(now, id, to);
         }
     }
 

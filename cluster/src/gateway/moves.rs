@@ -26,8 +26,7 @@ impl Gateway {
         let can_take = self.peers.get(&wish.to).is_some_and(super::Peer::can_take);
         let is_void = wish.is_of_owner() && (!can_take || wish.refused.is_some());
         if is_void && wish.refused.is_some() {
-            let until = now + self.timing.unable;
-            self.group(id).refused_by.insert(wish.to.clone(), until);
+            self.spare(now, id, wish.to.clone());
         }
         if wish.to == self.me().gateway || is_void {
             // It is here already, or is to be had elsewhere.
@@ -85,7 +84,7 @@ impl Gateway {
             (group.phase == Phase::Serving && group.wanted.is_none()).then_some(*id)
         };
         let mine = self.groups.iter().filter_map(mine);
-        let may = |id: GroupId, to: &GatewayName| !self.has_refused(now, id, to);
+        let may = |id: GroupId, to: &GatewayName| !self.is_spared(now, id, to);
         let Some((id, to)) = placement::for_balance(&self.me().gateway, &self.loads(true), mine, may) else {
             return;
         };
@@ -100,16 +99,17 @@ impl Gateway {
     }
 
     /// Changes what is wanted of a group, unless somebody else has done that: one change at a time, and only by what
-    /// was read after the one before.
-    pub(super) fn set_wish(&mut self, id: GroupId, wish: Option<Move>) {
+    /// was read after the one before. Says whether it is asked for now.
+    pub(super) fn set_wish(&mut self, id: GroupId, wish: Option<Move>) -> bool {
         let is_under_way = self.operations.values().any(|purpose| matches!(purpose, Purpose::Wish));
         if is_under_way || self.map.used < self.map.floor {
-            return;
+            return false;
         }
         let known = self.groups[&id].wanted.as_ref().map(|(_, bytes)| bytes.clone());
         let key = Move::key(id);
         let keys = ([(key.clone(), known)].into(), [(key, wish.map(|wish| wish.encode()))].into());
         self.compare_and_set(Purpose::Wish, Via::Control, Object::Map, keys);
+        true
     }
 
     /// What has come of it, the next read shows.

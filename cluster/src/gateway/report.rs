@@ -40,17 +40,11 @@ impl Gateway {
     /// What it is in its group, and why, if it is no plain member.
     #[must_use]
     pub fn state(&self) -> (&'static str, Option<String>) {
-        let because = |text: &str| match &self.own.failure {
-            Some(reason) => Some(format!("{text}: {reason}")),
-            None => Some(text.to_string()),
-        };
-        let lapse = match &self.own.failure {
-            Some(reason) => format!("its lease was not renewed in time: {reason}"),
-            None => {
-                "its lease was not renewed in time: the storage cluster does not answer, or answers too late"
-                    .to_string()
-            }
-        };
+        let failure = self.own.failure.as_deref();
+        let because =
+            |text: &str| Some(failure.map_or_else(|| text.to_string(), |reason| format!("{text}: {reason}")));
+        let no_answer = "the storage cluster does not answer, or answers too late";
+        let lapse = || format!("its lease was not renewed in time: {}", failure.unwrap_or(no_answer));
         match &self.membership {
             Membership::Joining => ("joining", because("waits for its lease")),
             Membership::Registering => ("joining", because("writes its record")),
@@ -59,7 +53,7 @@ impl Gateway {
             }
             Membership::Refused(reason) => ("refused", Some(reason.clone())),
             Membership::Stopped => ("stopped", None),
-            Membership::Member { .. } if self.suspended.is_some() => ("suspended", Some(lapse)),
+            Membership::Member { .. } if self.suspended.is_some() => ("suspended", Some(lapse())),
             Membership::Member { .. } if self.stopping => {
                 ("stopping", Some("gives its groups away".to_string()))
             }
