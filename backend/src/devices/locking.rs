@@ -30,17 +30,21 @@ pub(super) struct AwaitsLock {
     op: BlockOp,
     start: u64,
     len: usize,
-    /// It locks its range only because others have.
-    is_ordinary: bool,
 }
 
 impl Device {
-    /// Whether an operation changes a range that is locked. One that locks a range itself waits elsewhere.
+    /// Whether an operation locks its range, whoever uses that: a compare-and-write that the device does not do in one
+    /// step.
+    pub(super) fn locks(&self, op: &BlockOp) -> bool {
+        matches!(op, BlockOp::CompareAndWrite { .. }) && !self.compares_and_writes(op)
+    }
+
+    /// Whether an operation that would lock nothing changes a range that is locked.
     pub(super) fn keeps_out(&self, op: &BlockOp) -> bool {
         // Mostly there are none.
         !self.locked.is_empty()
             && op.writes()
-            && (!matches!(op, BlockOp::CompareAndWrite { .. }) || self.compares_and_writes(op))
+            && !self.locks(op)
             && op.range().is_some_and(|range| self.locked.iter().any(|locked| locked.range.overlaps(range)))
     }
 }
@@ -49,7 +53,7 @@ impl Devices {
     /// Whether an operation has to be refused for now. The first change of a device that finds its range locked waits for
     /// a lock itself, so it has its turn however many compare-and-writes come after it; those behind it are refused.
     pub(super) fn is_held_up(&self, device: &Device, op: &BlockOp) -> bool {
-        let waits = |other: &AwaitsLock| other.device == device.id && other.is_ordinary;
+        let waits = |other: &AwaitsLock| other.device == device.id && !device.locks(&other.op);
         device.keeps_out(op) && self.awaiting_lock.iter().any(waits)
     }
 
@@ -58,9 +62,8 @@ impl Devices {
         let range = op.range().expect("it has one");
         let Some(of) = self.device_mut(device) else { return };
         of.in_flight += 1;
-        let is_ordinary = of.keeps_out(&op);
         let lock = of.disk.locks.ask(of.member, range);
-        self.awaiting_lock.push(AwaitsLock { lock, tag, device, op, start, len, is_ordinary });
+        self.awaiting_lock.push(AwaitsLock { lock, tag, device, op, start, len });
         self.read_mail();
     }
 

@@ -430,21 +430,15 @@ impl Devices {
             Ok(place) => place,
             Err(error) => return Some(Err(error)),
         };
-        if let BlockOp::CompareAndWrite { range, .. } = op {
-            if range.blocks == 0 {
-                return Some(Ok(()));
-            }
-            if !device.compares_and_writes(&op) {
-                self.await_lock(tag, id, op, start, len);
-                return None;
-            }
+        if matches!(op, BlockOp::CompareAndWrite { .. }) && len == 0 {
+            return Some(Ok(()));
         }
         if let BlockOp::Share { source, range, from, .. } = op
             && !self.may_share(source, id, BlockRange::new(from, range.blocks))
         {
             return Some(Err(BlockError::Unsupported));
         }
-        if device.keeps_out(&op) {
+        if device.locks(&op) || device.keeps_out(&op) {
             self.await_lock(tag, id, op, start, len);
             return None;
         }
