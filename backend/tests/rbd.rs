@@ -398,7 +398,8 @@ fn image_that_somebody_locked_is_not_opened_for_writing_and_says_by_whom() {
     let spec = DiskSpec::Rbd(image.source());
     let disk = image.open(None);
     ceph("rbd", &["lock", "add", &image.name, "backup"]);
-    let Presence::Locked { client, lock } = disk.presence().unwrap() else { panic!("it is locked") };
+    let Presence::Locked(by) = disk.presence().unwrap() else { panic!("it is locked") };
+    let (client, lock) = (by.client, by.cookie);
     assert_eq!(lock, "backup");
     drop(disk);
     let refused = Disk::open(&spec, None, false).unwrap_err().to_string();

@@ -2,7 +2,7 @@
 
 use crate::cluster::Cluster;
 use crate::error::Error;
-use crate::ffi::{self, Luks, OpenMode};
+use crate::ffi::{self, LockHolder, Luks, OpenMode};
 use crate::object::Pool;
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::path::PathBuf;
@@ -46,12 +46,7 @@ pub enum Presence {
     Removed,
     /// It is there, and somebody has set a lock on it (`rbd lock add`): writes do not end before that is released. Who only
     /// reads need not care.
-    Locked {
-        /// The client that has set it, as `client.4123`.
-        client: String,
-        /// The lock's name.
-        lock: String,
-    },
+    Locked(LockHolder),
 }
 
 /// What becomes of changes of an image's header.
@@ -108,14 +103,6 @@ impl Image {
         if let Some(encryption) = encryption {
             load(&inner, encryption, &named)?;
         }
-        if !read_only
-            && let Some((client, lock)) = inner.lock_of_people().map_err(|errno| failed("ask", errno))?
-        {
-            let advice = format!(
-                "{client} has locked it ({lock:?}), and no write would end: see rbd lock ls, and release it by rbd lock rm"
-            );
-            return Err(Error::with(format!("cannot write the image {named}"), libc::EBUSY, advice));
-        }
         let changes = Arc::new(Changes::default());
         if watched {
             let changes = Arc::clone(&changes);
@@ -134,7 +121,7 @@ impl Image {
         let option = |name| inner.option(name);
         let cached = option("rbd_cache").is_some_and(|value| value == "true");
         let granularity = option("rbd_discard_granularity_bytes").and_then(|value| value.parse().ok());
-        Ok(Self {
+        let image = Self {
             pool: pool.clone(),
             name: name.to_owned(),
             id,
@@ -146,7 +133,29 @@ impl Image {
             cached,
             discard_granularity: granularity.unwrap_or(0),
             inner,
-        })
+        };
+        if !read_only {
+            image.check_writable()?;
+        }
+        Ok(image)
+    }
+
+    /// Whether writes end: nobody has locked it.
+    ///
+    /// # Errors
+    /// Who has, or the cluster's error.
+    pub fn check_writable(&self) -> Result<(), Error> {
+        let Some(LockHolder { client, cookie, .. }) = self.lock()? else { return Ok(()) };
+        let advice = format!(
+            "{client} has locked it ({cookie:?}), and no write would end: see rbd lock ls, and release it by rbd lock rm"
+        );
+        let what = format!("cannot write the image {}/{}", self.pool.name(), self.name);
+        Err(Error::with(what, libc::EBUSY, advice))
+    }
+
+    fn lock(&self) -> Result<Option<LockHolder>, Error> {
+        let what = || format!("cannot read the locks of the image {}", self.name);
+        self.inner.lock_of_people().map_err(|errno| Error::new(what(), errno))
     }
 
     pub(crate) fn handle(&self) -> &ffi::Image {
@@ -257,9 +266,7 @@ impl Image {
         if !is_it {
             return Ok(Presence::Renamed);
         }
-        let asked = |errno| Error::new(format!("cannot read the locks of the image {}", self.name), errno);
-        let lock = self.inner.lock_of_people().map_err(asked)?;
-        Ok(lock.map_or(Presence::There, |(client, lock)| Presence::Locked { client, lock }))
+        Ok(self.lock()?.map_or(Presence::There, Presence::Locked))
     }
 
     /// Whether it was found to be removed.

@@ -271,6 +271,17 @@ impl Disk {
         }
     }
 
+    /// Whether writes of an image that was opened for reading would end if it were opened for writing. Blocks.
+    ///
+    /// # Errors
+    /// Somebody has locked it, or the cluster's error.
+    pub fn check_writable(&self) -> io::Result<()> {
+        match &self.0.kind {
+            Kind::Image(disk) => disk.check_writable(),
+            Kind::File(_) | Kind::Ram(_) | Kind::Null => Ok(()),
+        }
+    }
+
     /// Has an image call `tell` when its size may have changed, on a thread of librbd that must not be blocked. Other disks
     /// never do: they have to be looked at.
     pub fn on_change(&self, tell: impl Fn() + Send + Sync + 'static) {

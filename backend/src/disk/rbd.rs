@@ -43,6 +43,10 @@ impl ImageDisk {
         self.image.size().map_err(io::Error::other)
     }
 
+    pub(super) fn check_writable(&self) -> io::Result<()> {
+        self.image.check_writable().map_err(io::Error::other)
+    }
+
     pub(super) fn presence(&self) -> io::Result<Presence> {
         self.image.presence().map_err(io::Error::other)
     }

@@ -1,5 +1,6 @@
 //! An open image. All of this blocks; what is read and written goes by `completions`.
 
+use super::LockHolder;
 use super::cluster::Pool;
 use super::library::{ConfigOption, Handle, LuksOptions, NoLibrary, Rbd, rbd};
 use super::{Errno, c, check, into, text_of};
@@ -138,9 +139,9 @@ impl Image {
         Ok(id)
     }
 
-    /// Who holds the image's lock, and the lock's name, if it is one that people set (`rbd lock add`): librbd neither takes
-    /// nor waits for the end of such a lock, so writes would never end. The one that librbd passes around by itself is none.
-    pub(crate) fn lock_of_people(&self) -> Result<Option<(String, String)>, Errno> {
+    /// Who holds the image's lock, if it is one that people set (`rbd lock add`): librbd neither takes nor waits for the end
+    /// of such a lock, so writes would never end. The one that librbd passes around by itself is none.
+    pub(crate) fn lock_of_people(&self) -> Result<Option<LockHolder>, Errno> {
         const ROOM: usize = 4096;
         let mut exclusive = 0;
         let [mut tag, mut clients, mut cookies, mut addresses] = [[0; ROOM]; 4];
@@ -164,7 +165,11 @@ impl Image {
             Ok(errno) if errno > 0 => Err(errno),
             _ if count == 0 || text_of(&tag) == INTERNAL => Ok(None),
             // Of several, the first.
-            _ => Ok(Some((text_of(&clients), text_of(&cookies)))),
+            _ => Ok(Some(LockHolder {
+                client: text_of(&clients),
+                cookie: text_of(&cookies),
+                address: text_of(&addresses),
+            })),
         }
     }
 

@@ -149,13 +149,14 @@ impl Daemon {
         let backing = export.backing();
         let mut text = match place {
             Ok(Presence::There) => None,
-            Ok(Presence::Locked { .. }) if export.namespace.read_only => None,
+            Ok(Presence::Locked(_)) if export.namespace.read_only => None,
             Ok(Presence::Renamed) => Some(format!(
                 "{backing} is not the disk that is served: it was replaced or removed, and hosts go on with the one that was \
                  opened. Put it back, or take the namespace out, reload, and add it again"
             )),
-            Ok(Presence::Locked { client, lock }) => Some(format!(
-                "{backing} was locked by {client} ({lock:?}): writes wait until that is released. See rbd lock ls, rbd lock rm"
+            Ok(Presence::Locked(by)) => Some(format!(
+                "{backing} was locked by {} ({:?}): writes wait until that is released. See rbd lock ls, rbd lock rm",
+                by.client, by.cookie
             )),
             Ok(Presence::Removed) => Some(format!(
                 "{backing} was removed: hosts are told that the namespace is gone. Take it out, and add it again if the image \

@@ -13,7 +13,7 @@ use crate::exports::{Export, ExportFault, Through, shared_image};
 use crate::limits::RETRY_INTERVAL;
 use crate::mailbox::ThreadMessage;
 use core::time::Duration;
-use nvmf_backend::{ClusterSpec, Disk, Health, Presence};
+use nvmf_backend::{ClusterSpec, Disk, Health};
 use nvmf_cluster::{GroupId, Handle, OpId, Reply, Unopened};
 use nvmf_config::Backing;
 use nvmf_rados::Cluster;
@@ -466,12 +466,9 @@ fn open(
                 .into(),
         );
     }
-    // To open it for writing fails; a look has to ask.
-    if only_read
-        && !export.namespace.read_only
-        && let Ok(Presence::Locked { client, lock }) = disk.presence()
-    {
-        return Err(format!("{client} has locked the image ({lock:?}): see rbd lock ls, rbd lock rm").into());
+    // Who opens it for writing was told.
+    if only_read && !export.namespace.read_only {
+        disk.check_writable().map_err(|error| error.to_string())?;
     }
     let identity = |disk: &Disk| disk.identity().map(|it| it.map(|it| it.uuid));
     match (identity(&disk), identity(&export.disk)) {
