@@ -3,7 +3,21 @@
 use anyhow::{Context, Result};
 use std::io::Write;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
+
+/// `$1` is the program `nvmf`, `$2` a folder.
+const DETACH_ALL: &str = r#"
+for run in "$2"/run*; do
+    [ -d "$run" ] && NVMF_RUNTIME_DIR="$run" "$1" detach --all --force
+done
+# Servers and guards that are left, and those that a guard becomes meanwhile.
+for again in 1 2 3 4 5 6 7 8 9; do
+    left=$(grep -lsazF "NVMF_RUNTIME_DIR=$2/" /proc/[0-9]*/environ | tr -dc '0-9\n')
+    [ -n "$left" ] || break
+    kill -KILL $left
+done
+rm -rf "$2""#;
 
 /// A shell that runs a script when the process that made it ends, or drops it. [`Cleanup::cancel`] ends it without.
 ///
@@ -25,6 +39,15 @@ impl Cleanup {
         shell.args(["-c", &whole, "cleanup"]).args(arguments).process_group(0);
         shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         Ok(Self { shell: shell.spawn().context("cannot start sh")? })
+    }
+
+    /// Detaches what `nvmf` has attached in runtime folders `run…` of this folder, and removes the folder, later.
+    ///
+    /// # Errors
+    /// When there is no shell, or a path is not UTF-8.
+    pub fn of_disks(program: &Path, folder: &Path) -> Result<Self> {
+        let text = |path: &Path| path.to_str().map(str::to_owned).context("a path is not UTF-8");
+        Self::new(DETACH_ALL, &[&text(program)?, &text(folder)?])
     }
 
     /// Ends it: there is nothing left to clean up.

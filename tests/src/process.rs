@@ -2,6 +2,7 @@
 
 use crate::cleanup::Cleanup;
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
 use std::net::SocketAddr;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -253,6 +254,20 @@ pub fn nvmf(program: &Path, registry: &Path, arguments: &[&str]) -> Result<Outpu
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "nvmf {} ended with {}:\n{said}", arguments.join(" "), output.status);
     Ok(output)
+}
+
+/// Asks a target over its control socket: how `ctl` ended, and the whole answer as JSON.
+///
+/// # Errors
+/// When it does not end in time, or gives no JSON; the error contains what it said instead.
+pub fn ctl(program: &Path, socket: &Path, words: &[&str], limit: Duration) -> Result<(ExitStatus, Value)> {
+    let mut ctl = Command::new(program);
+    ctl.args(["ctl", "-o", "json", "--socket"]).arg(socket).args(words);
+    let output = run_for(&mut ctl, limit)?;
+    let answer = serde_json::from_slice(&output.stdout).with_context(|| {
+        format!("ctl {} gave no JSON: {}", words.join(" "), String::from_utf8_lossy(&output.stderr))
+    })?;
+    Ok((output.status, answer))
 }
 
 /// The processor time that the threads of a process have used, as the scheduler counts it: in nanoseconds, where `stat`

@@ -13,17 +13,6 @@ use std::process::Command;
 /// Default host ID of the tests, given on every call so that `nvmf` does not create an identity on the machine.
 pub const HOST_ID: &str = "6e766d66-0000-4000-8000-000000000001";
 
-/// `$1` is the program, `$2` the site's folder.
-const DETACH_ALL: &str = r#"
-[ -d "$2/run" ] && NVMF_RUNTIME_DIR="$2/run" "$1" detach --all --force
-# Servers and guards that are left, and those that a guard becomes meanwhile.
-for again in 1 2 3 4 5 6 7 8 9; do
-    left=$(grep -lsazF "NVMF_RUNTIME_DIR=$2/" /proc/[0-9]*/environ | tr -dc '0-9\n')
-    [ -n "$left" ] || break
-    kill -KILL $left
-done
-rm -rf "$2""#;
-
 /// The folder, address and NQN of a target, which need not be running.
 #[derive(Debug)]
 pub struct Site {
@@ -44,9 +33,7 @@ impl Site {
         let port = process::free_port()?;
         let nqn = format!("nqn.2026-11.com.example:{name}-{}-{port}", std::process::id());
         let folder = tempfile::tempdir()?;
-        let program = process::program("nvmf")?;
-        let text = |path: &Path| path.to_str().map(str::to_owned).context("a path is not UTF-8");
-        let cleanup = Cleanup::new(DETACH_ALL, &[&text(&program)?, &text(folder.path())?])?;
+        let cleanup = Cleanup::of_disks(&process::program("nvmf")?, folder.path())?;
         Ok(Self { folder, address: ([127, 0, 0, 1], port).into(), nqn, _cleanup: cleanup })
     }
 

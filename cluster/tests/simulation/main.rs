@@ -24,7 +24,8 @@ mod oracle;
 mod plan;
 mod process;
 mod requests;
-#[path = "../../../tests/src/simulation/rng.rs"]
+#[path = "../../../tests/src/rng.rs"]
+#[expect(unreachable_pub, reason = "there it is for other crates")]
 mod rng;
 mod scenarios;
 mod settled;

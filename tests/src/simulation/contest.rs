@@ -8,7 +8,7 @@ use super::network::Network;
 use super::register::{Look, Register};
 use super::reservation;
 use super::rights::{Reach, Rights};
-use super::rng::Rng;
+use crate::rng::Rng;
 use core::time::Duration;
 use nvme_proto::nvm::ReadWrite;
 use nvme_proto::nvm::fused::FusedOperation;

@@ -4,7 +4,7 @@
 //! all. Renames and removals that were not synced are there in order, up to any of them. A call may fail: a write with
 //! part of its text written, a sync with nothing made durable; and every call fails once the power is lost.
 
-use super::rng::Rng;
+use crate::rng::Rng;
 use nvmf_target::state::Folder;
 use std::collections::BTreeMap;
 use std::io;

@@ -16,7 +16,7 @@ use super::oracle::{FlushPoint, Oracle};
 use super::path::Path;
 use super::reservation;
 use super::rights::{self, Reach, Rights};
-use super::rng::Rng;
+use crate::rng::Rng;
 use core::ops::Range;
 use core::time::Duration;
 use nvmf_block::{BlockError, BlockOp, BlockRange, Completion, RegionId, Tag};

@@ -43,7 +43,6 @@ mod register;
 mod reservation;
 mod resets;
 mod rights;
-mod rng;
 mod target;
 mod troubles;
 mod world;

@@ -3,7 +3,7 @@
 use super::network::Network;
 use super::plane::{Kept, Owners, Plane, TargetWorker, check_pending};
 use super::reservation::Host;
-use super::rng::Rng;
+use crate::rng::Rng;
 use crate::worker_setup::{PORT, WorkerSetup};
 use core::time::Duration;
 use nvme_proto::{Nqn, Nsid};

@@ -5,7 +5,7 @@ use super::contest;
 use super::host::{REGION, SLOTS};
 use super::network::Network;
 use super::reservation::Host;
-use super::rng::Rng;
+use crate::rng::Rng;
 use crate::worker_setup::WorkerSetup;
 use core::time::Duration;
 use nvme_proto::{HostId, Nqn, Nsid, Status};

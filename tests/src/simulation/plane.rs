@@ -9,7 +9,7 @@ use super::files::Files;
 use super::network::Network;
 use super::reservation::{Host, Model};
 use super::rights::Rights;
-use super::rng::Rng;
+use crate::rng::Rng;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use nvme_proto::{Nsid, Status};

@@ -1,7 +1,7 @@
 //! A model of a namespace's reservation, made from the standard alone (NVMe Base, "Reservations"), and the commands that
 //! hosts send for it.
 
-use super::rng::Rng;
+use crate::rng::Rng;
 use nvme_proto::nvm::reservation::{
     Acquire, AcquireAction, PersistChange, Register, RegisterAction, Release, ReleaseAction, ReservationType,
 };

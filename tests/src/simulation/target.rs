@@ -9,7 +9,7 @@ use super::operator::{self, Change};
 use super::plane::{Kept, Owners, Plane, TargetWorker};
 use super::reservation::Host;
 use super::resets::{ResetMode, Resets};
-use super::rng::Rng;
+use crate::rng::Rng;
 use crate::worker_setup::{PORT, WorkerSetup};
 use core::time::Duration;
 use nvmf_backend::simulated::{Given, SharedDisk, SimulatedDevices, SimulatedDisk, SimulatedOptions};

@@ -2,7 +2,7 @@
 
 use super::cluster::Cluster;
 use anyhow::{Context, Result, ensure};
-use nvmf_tests::process::{Target, end_within, free_port, program, run_for, until_within};
+use nvmf_tests::process::{Target, ctl, end_within, free_port, program, run_for, until_within};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -71,12 +71,8 @@ impl Gateway {
 
     /// Asks the target, and gives its answer.
     pub(super) fn ask(&self, words: &[&str]) -> Result<Value> {
-        let mut ctl = Command::new(self.programs.join("nvmf-target"));
-        ctl.args(["ctl", "-o", "json", "--socket"]).arg(self.folder.path().join("control.sock")).args(words);
-        let output = run_for(&mut ctl, Duration::from_secs(30))?;
-        serde_json::from_slice(&output.stdout).with_context(|| {
-            format!("ctl {words:?} gave no JSON: {}", String::from_utf8_lossy(&output.stderr))
-        })
+        let (program, socket) = (self.programs.join("nvmf-target"), self.folder.path().join("control.sock"));
+        Ok(ctl(&program, &socket, words, Duration::from_secs(30))?.1)
     }
 
     /// The status of a namespace.

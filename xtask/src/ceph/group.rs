@@ -4,7 +4,7 @@ use super::cluster::Cluster;
 use super::gateway::{Running, report};
 use super::island::Island;
 use anyhow::{Context, Result, ensure};
-use nvmf_tests::process::{Target, free_port, program, run_for, until_within};
+use nvmf_tests::process::{Target, ctl, free_port, program, until_within};
 use serde_json::Value;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -178,12 +178,7 @@ impl Group {
 
     /// Asks a gateway, and gives its answer.
     pub(super) fn ask(&self, number: usize, words: &[&str]) -> Result<Value> {
-        let mut ctl = Command::new(&self.program);
-        ctl.args(["ctl", "-o", "json", "--socket"]).arg(self.socket(number)).args(words);
-        let output = run_for(&mut ctl, Duration::from_secs(40))?;
-        serde_json::from_slice(&output.stdout).with_context(|| {
-            format!("ctl {words:?} gave no JSON: {}", String::from_utf8_lossy(&output.stderr))
-        })
+        Ok(ctl(&self.program, &self.socket(number), words, Duration::from_secs(40))?.1)
     }
 
     /// Has a gateway change something, without an error.

@@ -1,11 +1,11 @@
 //! `cargo xtask crash`: kills targets and servers of disks at random times under verified load.
 
-use super::Random;
 use super::daemon::Daemon;
 use super::disk::Disk;
 use super::load::Load;
 use anyhow::{Context, Result, ensure};
 use nvmf_tests::process::until_within;
+use nvmf_tests::rng::Rng;
 use std::time::{Duration, Instant};
 
 /// The longest time under load before a kill.
@@ -49,7 +49,7 @@ impl Crash {
         let mut target = Daemon::start("crash")?;
         let disks = [Disk::attach(&target, 1, "rdma")?, Disk::attach(&target, 2, "tcp")?];
         let mut loads = disks.each_ref().map(|disk| Load::start(disk, self.seed));
-        let mut random = Random::new(self.seed);
+        let mut random = Rng::new(self.seed);
         println!("\n== {} rounds, seed {}", self.rounds, self.seed);
         let mut times = [const { Vec::new() }; VICTIMS.len()];
         for round in 0..self.rounds {

@@ -8,23 +8,10 @@ use serde_json::Value;
 use std::fs::File;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
 /// Namespaces with a file each.
 pub(super) const DISKS: u32 = 3;
-
-/// Whatever is left of a folder's disks ends: `$1` is the program, `$2` the folder.
-const DETACH_ALL: &str = r#"
-for run in "$2"/run-*; do
-    [ -d "$run" ] && NVMF_RUNTIME_DIR="$run" "$1" detach --all --force
-done
-for again in 1 2 3 4 5; do
-    left=$(grep -lsazF "NVMF_RUNTIME_DIR=$2/" /proc/[0-9]*/environ | tr -dc '0-9\n')
-    [ -n "$left" ] || break
-    kill -KILL $left
-done
-rm -rf "$2""#;
 
 pub(super) struct Daemon {
     target: Option<Target>,
@@ -38,9 +25,7 @@ pub(super) struct Daemon {
 impl Daemon {
     pub(super) fn start(name: &str) -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        let text = |path: PathBuf| path.to_str().map(str::to_owned).context("a path is not UTF-8");
-        let nvmf = text(process::program("nvmf")?)?;
-        let cleanup = Cleanup::new(DETACH_ALL, &[&nvmf, &text(folder.path().to_owned())?])?;
+        let cleanup = Cleanup::of_disks(&process::program("nvmf")?, folder.path())?;
         let address = || Ok::<_, anyhow::Error>(SocketAddr::from(([127, 0, 0, 1], process::free_port()?)));
         let (rdma, tcp) = (address()?, address()?);
         let nqn = format!("nqn.2026-11.com.example:{name}-{}", std::process::id());
@@ -103,17 +88,10 @@ impl Daemon {
 
     /// Asks over the control socket. An answer that says that something was not done is an error.
     pub(super) fn ask(&self, words: &[&str]) -> Result<Value> {
-        let mut ctl = Command::new(process::program("nvmf-target")?);
-        ctl.args(["ctl", "-o", "json", "--socket"]).arg(self.path("control.sock")).args(words);
-        let output = process::run_for(&mut ctl, Duration::from_secs(60))?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        ensure!(
-            output.status.success(),
-            "ctl {}: {said}{}",
-            words.join(" "),
-            String::from_utf8_lossy(&output.stderr)
-        );
-        serde_json::from_str(&said).with_context(|| format!("ctl {} gave no JSON", words.join(" ")))
+        let (program, socket) = (process::program("nvmf-target")?, self.path("control.sock"));
+        let (status, answer) = process::ctl(&program, &socket, words, Duration::from_secs(60))?;
+        ensure!(status.success(), "ctl {}: {answer}", words.join(" "));
+        Ok(answer)
     }
 
     /// Lines of its log that should not be there.

@@ -1,9 +1,9 @@
 //! Writers on an attached disk. Each has blocks of its own and knows what each of them may hold.
 
-use super::Random;
 use super::disk::Disk;
 use anyhow::{Context, Result, bail, ensure};
 use nvmf_tests::nbd::Client;
+use nvmf_tests::rng::Rng;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
@@ -82,7 +82,7 @@ impl Load {
                 socket: disk.socket.clone(),
                 first: number * BLOCKS,
                 expected: vec![Expected::default(); BLOCKS as usize],
-                random: Random::new(seed ^ (number << 32)),
+                random: Rng::new(seed ^ (number << 32)),
                 last: 0,
                 shared: Arc::clone(&shared),
             };
@@ -129,7 +129,7 @@ struct Writer {
     socket: PathBuf,
     first: u64,
     expected: Vec<Expected>,
-    random: Random,
+    random: Rng,
     /// Of the last write.
     last: u64,
     shared: Arc<Shared>,

@@ -45,23 +45,6 @@ pub(crate) struct Soak {
     seed: u64,
 }
 
-/// Numbers that follow from a seed (SplitMix64).
-pub(crate) struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (word ^ (word >> 31)) % end
-    }
-}
-
 /// Builds the programs that are run.
 fn build() -> Result<()> {
     let build = ["build", "-p", "nvmf-target", "-p", "nvmf-cli", "-p", "nvmf-bench"];

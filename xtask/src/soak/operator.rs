@@ -1,11 +1,11 @@
 //! What operators and faults do to targets and disks during a soak, one thing at a time.
 
-use super::Random;
 use super::daemon::Daemon;
 use super::disk::Disk;
 use super::load;
 use anyhow::{Context, Result, ensure};
 use nvmf_tests::process::{self, until_within};
+use nvmf_tests::rng::Rng;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::process::Command;
@@ -37,7 +37,7 @@ const ACTIONS: &[(&str, bool, Action)] = &[
 ];
 
 pub(super) struct Operator {
-    random: Random,
+    random: Rng,
     steady: Daemon,
     other: Daemon,
     /// Two of the steady target, two of the other.
@@ -49,7 +49,7 @@ pub(super) struct Operator {
 
 impl Operator {
     pub(super) fn new(seed: u64, [steady, other]: [Daemon; 2], disks: [Disk; 4]) -> Self {
-        let (random, done) = (Random::new(seed), BTreeMap::new());
+        let (random, done) = (Rng::new(seed), BTreeMap::new());
         Self { random, steady, other, disks, done, grown: load::SIZE }
     }
 

@@ -12,7 +12,7 @@ mod tcp;
 pub(super) use rdma::RdmaNetwork;
 pub(super) use tcp::TcpNetwork;
 
-use super::rng::Rng;
+use crate::rng::Rng;
 use core::fmt::Debug;
 use core::time::Duration;
 use nvmf_backend::simulated::SimulatedDevices;

@@ -1,8 +1,8 @@
 //! NVMe/RDMA over a loopback fabric, with a provider on each side that injects faults.
 
 use super::super::Outcome;
-use super::super::rng::Rng;
 use super::{Network, Side};
+use crate::rng::Rng;
 use core::time::Duration;
 use nvmf_backend::simulated::SimulatedDevices;
 use nvmf_initiator::{Options, transport};

@@ -1,7 +1,7 @@
 //! One direction of a connection: the bytes that are under way.
 
 use super::framing::{Framing, Kind, Part};
-use crate::simulation::rng::Rng;
+use crate::rng::Rng;
 use core::time::Duration;
 use std::collections::VecDeque;
 

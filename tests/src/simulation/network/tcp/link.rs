@@ -1,8 +1,8 @@
 //! A connection of a host's queue, made of two: from the host to the network, and on to the target.
 
 use super::flow::{End, Faults, Flow, Travel};
+use crate::rng::Rng;
 use crate::simulation::network::Side;
-use crate::simulation::rng::Rng;
 use core::time::Duration;
 use nvmf_stream::Poller;
 use socket2::SockRef;

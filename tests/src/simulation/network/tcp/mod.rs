@@ -21,8 +21,8 @@ mod link;
 mod relay;
 
 use super::super::Outcome;
-use super::super::rng::Rng;
 use super::{Network, Side};
+use crate::rng::Rng;
 use crate::worker_setup::WorkerSetup;
 use core::time::Duration;
 use flow::{Faults, Travel};

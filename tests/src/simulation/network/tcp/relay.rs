@@ -2,8 +2,8 @@
 
 use super::flow::{Faults, Travel};
 use super::link::{Link, reset};
+use crate::rng::Rng;
 use crate::simulation::network::Side;
-use crate::simulation::rng::Rng;
 use core::time::Duration;
 use nvmf_stream::{Interest, Poller};
 use socket2::{Domain, Socket, Type};
