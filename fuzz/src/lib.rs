@@ -11,6 +11,7 @@
 //! | [`control`] | a line of a client of the control socket |
 //! | [`host_completion`] | responses to the host engine: completions, data pages, missing responses |
 //! | [`tcp_receiver`] | the byte stream of an NVMe/TCP connection at either side, in arbitrary pieces |
+//! | [`gateway`] | what a gateway of a group finds in the store, what the store replies and when |
 //! | [`authentication`] | messages of DH-HMAC-CHAP to both sides, in any order; the text of a secret |
 //! | [`tls_key`] | the identity that a ClientHello names; the text of a key |
 //!
@@ -26,6 +27,7 @@ mod connect_data;
 mod control;
 mod ddp_rdmap;
 mod disk;
+mod gateway;
 mod host_completion;
 mod input;
 mod mpa;
@@ -39,6 +41,7 @@ pub use config::config;
 pub use connect_data::connect_data;
 pub use control::control;
 pub use ddp_rdmap::ddp_rdmap;
+pub use gateway::gateway;
 pub use host_completion::host_completion;
 pub use mpa::mpa;
 pub use private_data::private_data;
@@ -49,7 +52,7 @@ pub use tls_key::tls_key;
 pub type Target = fn(&[u8]);
 
 /// All targets by name, which is also the name of the corpus folder.
-pub const TARGETS: [(&str, Target); 11] = [
+pub const TARGETS: [(&str, Target); 12] = [
     ("capsule", capsule),
     ("connect_data", connect_data),
     ("private_data", private_data),
@@ -61,4 +64,5 @@ pub const TARGETS: [(&str, Target); 11] = [
     ("tcp_receiver", tcp_receiver),
     ("authentication", authentication),
     ("tls_key", tls_key),
+    ("gateway", gateway),
 ];
