@@ -18,7 +18,7 @@ const REEF: i32 = 18;
 pub struct Encryption {
     /// The version of LUKS, 1 or 2.
     pub luks: u8,
-    /// The file with the passphrase. A newline at its end is not part of it, as for `rbd`.
+    /// The file with the passphrase. A newline at its end may be part of it or not.
     pub passphrase_file: PathBuf,
 }
 
@@ -289,8 +289,12 @@ fn load(image: &ffi::Image, encryption: &Encryption, named: &str) -> Result<(), 
         let what = format!("cannot read the passphrase of the image {named} from {}", path.display());
         Error::File { what, cause: error.to_string(), advice: "" }
     })?;
-    let passphrase = read.strip_suffix(b"\n").unwrap_or(&read);
-    image.load_encryption(luks, passphrase).map_err(|errno| {
+    let mut loaded = image.load_encryption(luks, &read);
+    // `rbd` of Ceph 16 leaves a newline at the end out when it formats an image, and that of Ceph 18 does not.
+    if let (Err(libc::EPERM), Some(line)) = (loaded, read.strip_suffix(b"\n")) {
+        loaded = image.load_encryption(luks, line);
+    }
+    loaded.map_err(|errno| {
         let advice = match errno {
             libc::EPERM => format!("the passphrase in {} is not that of the image", path.display()),
             libc::ENOSYS | libc::ENOTSUP => "librbd must be of Pacific or newer, with encryption".to_owned(),
