@@ -121,8 +121,9 @@ lists() {
     nvmf detach --all
 }
 
-# What bits mean, a line each, whatever the blanks. Capacities of 128 bits are not explained by us.
-meanings() { grep -E '^ *\[[0-9]+:[0-9]+\] ?:|^	|^      ' | sed -E 's/[ 	]+/ /g; s/^ //; s/\]:/] :/' | grep -vE '^\[127:0\]|NVM Capacity \(' | sort -u; }
+# What bits mean, a line each, whatever the blanks. Capacities of 128 bits are not explained by us, nor times of power
+# states that signal a loss of power.
+meanings() { grep -E '^ *\[[0-9]+:[0-9]+\] ?:|^	|^      ' | sed -E 's/[ 	]+/ /g; s/^ //; s/\]:/] :/' | grep -vE '^\[127:0\]|NVM Capacity \(|power fail|forced quiescence' | sort -u; }
 
 # Every explanation of theirs is in ours.
 human() {
@@ -145,11 +146,11 @@ human() {
     [ -z "$missing" ] || { echo "$missing"; return 1; }
 }
 
-# But for the controller's number, in bytes 78 and 79.
+# But for the controller's number, in bytes 78 and 79, and what tells one from the next of that number, in 135 to 143.
 binary() {
     nvme id-ctrl "$(device)" -b >/run/theirs
     ours id-ctrl -b >/run/ours
-    [ -z "$(cmp -l /run/theirs /run/ours | awk '$1 != 79 && $1 != 80')" ]
+    [ -z "$(cmp -l /run/theirs /run/ours | awk '$1 != 79 && $1 != 80 && ($1 < 136 || $1 > 144)')" ]
     nvme id-ns "$(controller_disk)" -b >/run/theirs
     ours id-ns -b >/run/ours
     cmp /run/theirs /run/ours
@@ -159,8 +160,8 @@ binary() {
 }
 
 dry_run() {
-    nvme admin-passthru "$(device)" -o 6 -4 1 -l 4096 -r --dry-run | grep -v ^addr >/run/theirs
-    ours admin-passthru -O 6 -4 1 -l 4096 -r --dry-run | grep -v ^addr >/run/ours
+    nvme admin-passthru "$(device)" --opcode=6 -4 1 -l 4096 -r --dry-run | grep -v ^addr >/run/theirs
+    ours admin-passthru --opcode=6 -4 1 -l 4096 -r --dry-run | grep -v ^addr >/run/ours
     cmp -s /run/theirs /run/ours || { cat /run/theirs /run/ours; return 1; }
 }
 

@@ -137,6 +137,8 @@ impl Cluster {
     fn spawn(&self, program: &str, id: &str) -> Result<Daemon> {
         let log = std::fs::File::create(self.path(&format!("{program}.{id}.out")))?;
         let mut command = Command::new("nice");
+        // Debian's Ceph 18 looks for its object classes relative to where it runs: from the root.
+        command.current_dir("/");
         command.arg(program).arg("--conf").arg(self.conf()).args(["-f", "-i", id]);
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let child = command.spawn().with_context(|| format!("cannot start {program}"))?;

@@ -45,7 +45,7 @@ fn says(meaning: &str, text: &str, bits: u64) -> String {
         }
         "0" => format!("{bits} (0's based)\t{text}"),
         "^" => format!("{shown}\t{text} ({})", 1_u64 << bits.min(63)),
-        "K" => format!("{}°C ({bits} Kelvin)\t{text}", i128::from(bits) - FREEZING_KELVIN),
+        "K" => format!("{} °C ({bits} K)\t{text}", i128::from(bits) - FREEZING_KELVIN),
         _ => format!("{shown}\t{text}"),
     }
 }
@@ -69,7 +69,7 @@ mod tests {
         assert_eq!(explain("sqes", 0x66)[0], "  [7:4] : 0x6\tMax SQ Entry Size (64)");
         assert_eq!(
             explain("wctemp", 343),
-            ["  [15:0] : 70°C (343 Kelvin)\tWarning Composite Temperature Threshold (WCTEMP)"]
+            ["  [15:0] : 70 °C (343 K)\tWarning Composite Temperature Threshold (WCTEMP)"]
         );
         assert_eq!(explain("vwc", 7)[0], "  [2:1] : 0x3\tThe Flush command supports NSID set to FFFFFFFFh");
         assert!(explain("mdts", 5).is_empty() && explain("7:4", 5).is_empty());
