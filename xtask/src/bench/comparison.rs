@@ -1,7 +1,9 @@
 //! Comparisons of this project with peers, in alternating measurements.
 
+use super::machine::Busy;
 use super::series::{Goal, GoalStatus, Spread, Unit};
-use anyhow::{Context, Result};
+use super::site::Cores;
+use anyhow::Result;
 
 /// Measures one side in one round.
 pub(super) type Measure<'a> = Box<dyn FnMut() -> Result<f64> + 'a>;
@@ -38,11 +40,32 @@ pub(super) struct Entry {
     pub(super) theirs: Option<Spread>,
     pub(super) ratio: Option<Spread>,
     pub(super) goal: Option<Goal>,
+    /// How many of both cores were busy while ours was measured, and while the peer was, with everything that started
+    /// and stopped then.
+    pub(super) busy: (Option<Spread>, Option<Spread>),
     /// Why there is no figure.
     pub(super) missing: Option<String>,
+    /// Whether our own side did not run.
+    pub(super) failed: bool,
 }
 
 impl Entry {
+    /// What could not even be prepared.
+    pub(super) fn of_failure(what: String, error: &anyhow::Error) -> Self {
+        Self {
+            what,
+            unit: Unit::Iops,
+            ours: None,
+            peer: None,
+            theirs: None,
+            ratio: None,
+            goal: None,
+            busy: (None, None),
+            missing: Some(did_not_run(error)),
+            failed: true,
+        }
+    }
+
     /// The value that the goal applies to: the ratio, or our own figure.
     fn judged(&self) -> Option<Spread> {
         if self.peer.is_some() { self.ratio } else { self.ours }
@@ -70,11 +93,12 @@ impl<'a> Comparison<'a> {
     }
 
     /// Measures all sides alternately, for `rounds` rounds: A B C, C B A, so that a machine that becomes slower or
-    /// faster meanwhile favours none.
-    pub(super) fn run(mut self, rounds: u32) -> Result<Vec<Entry>> {
+    /// faster meanwhile favours none. Ends when our own side does not run.
+    pub(super) fn run(mut self, rounds: u32, cores: Cores) -> Vec<Entry> {
         // Ours is the first.
-        let mut figures: Vec<Vec<f64>> = vec![Vec::new(); 1 + self.peers.len()];
-        let rounds = if self.ours.is_ok() { rounds.min(self.rounds_max) } else { 0 };
+        let mut figures: Vec<Vec<(f64, Option<f64>)>> = vec![Vec::new(); 1 + self.peers.len()];
+        let is_here = self.ours.is_ok();
+        let rounds = if is_here { rounds.min(self.rounds_max) } else { 0 };
         for round in 1..=rounds {
             let mut line = format!("{}, round {round} of {rounds}:", self.what);
             let mut sides: Vec<usize> = (0..figures.len()).collect();
@@ -82,38 +106,51 @@ impl<'a> Comparison<'a> {
                 sides.reverse();
             }
             for side in sides {
-                let Some(figure) = self.measure(side)? else { continue };
+                let before = Busy::now(cores);
+                let Some(figure) = self.measure(side) else { continue };
+                let busy = before.and_then(|before| Some(Busy::now(cores)?.since(before)));
                 let name = side.checked_sub(1).map_or("ours", |peer| self.peers[peer].name);
                 line += &format!(" {name} {},", self.unit.show(figure));
-                figures[side].push(figure);
+                figures[side].push((figure, busy));
             }
             println!("{}", line.trim_end_matches(','));
+            if self.ours.is_err() {
+                break;
+            }
         }
         let (ours, theirs) = figures.split_first().expect("ours is there");
-        Ok(self.entries(ours, theirs))
+        self.entries(is_here, ours, theirs)
     }
 
-    /// Measures one side once; `None` if a peer is missing.
-    fn measure(&mut self, side: usize) -> Result<Option<f64>> {
-        let Some(peer) = side.checked_sub(1) else {
-            let Ok(ours) = &mut self.ours else { return Ok(None) };
-            return ours().map(Some).with_context(|| format!("{}, ours", self.what));
+    /// Measures one side once; `None` if it is missing, or does not run.
+    fn measure(&mut self, side: usize) -> Option<f64> {
+        let (name, measure) = match side.checked_sub(1) {
+            None => ("ours", &mut self.ours),
+            Some(peer) => (self.peers[peer].name, &mut self.peers[peer].measure),
         };
-        let peer = &mut self.peers[peer];
-        let Ok(measure) = &mut peer.measure else { return Ok(None) };
-        // A peer that fails is measured once more, because most failures are transient.
-        match measure().or_else(|_| measure()) {
-            Ok(figure) => Ok(Some(figure)),
-            // A peer that fails again is reported in its row, and the others continue.
+        let run = measure.as_mut().ok()?;
+        // Who fails is measured once more, because most failures are transient.
+        match run().or_else(|_| run()) {
+            Ok(figure) => Some(figure),
+            // Who fails again is reported in its row, and the others continue.
             Err(error) => {
-                eprintln!("{} did not run: {error:#}", peer.name);
-                peer.measure = Err(format!("did not run: {}", last_line(&error)));
-                Ok(None)
+                eprintln!("{}, {name}: did not run: {error:#}", self.what);
+                *measure = Err(did_not_run(&error));
+                None
             }
         }
     }
 
-    fn entries(&self, ours: &[f64], theirs: &[Vec<f64>]) -> Vec<Entry> {
+    fn entries(
+        &self,
+        is_here: bool,
+        ours: &[(f64, Option<f64>)],
+        theirs: &[Vec<(f64, Option<f64>)>],
+    ) -> Vec<Entry> {
+        let busy = |all: &[(f64, Option<f64>)]| Spread::of(all.iter().filter_map(|(_, busy)| *busy));
+        let figures = |all: &[(f64, Option<f64>)]| all.iter().map(|(figure, _)| *figure).collect::<Vec<_>>();
+        let ours_busy = busy(ours);
+        let ours = figures(ours);
         let alone = Entry {
             what: self.what.clone(),
             unit: self.unit,
@@ -122,15 +159,18 @@ impl<'a> Comparison<'a> {
             theirs: None,
             ratio: None,
             goal: self.goal,
-            missing: None,
+            busy: (ours_busy, None),
+            missing: self.ours.as_ref().err().cloned(),
+            failed: is_here && self.ours.is_err(),
         };
         if self.peers.is_empty() {
             return vec![alone];
         }
         let against = self.peers.iter().zip(theirs).map(|(peer, theirs)| Entry {
             peer: Some(peer.name),
-            theirs: Spread::of(theirs.iter().copied()),
-            ratio: Spread::of_ratios(ours, theirs),
+            theirs: Spread::of(figures(theirs)),
+            ratio: Spread::of_ratios(&ours, &figures(theirs)),
+            busy: (ours_busy, busy(theirs)),
             goal: peer.goal,
             missing: self.ours.as_ref().err().or(peer.measure.as_ref().err()).cloned(),
             ..alone.clone()
@@ -139,16 +179,18 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// The last line of an error, which usually contains the cause.
-fn last_line(error: &anyhow::Error) -> String {
+/// With the last line of an error, which usually contains the cause.
+fn did_not_run(error: &anyhow::Error) -> String {
     let text = error.root_cause().to_string();
-    text.trim_end().lines().next_back().unwrap_or_default().to_owned()
+    format!("did not run: {}", text.trim_end().lines().next_back().unwrap_or_default())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::cell::RefCell;
+
+    const CORES: Cores = Cores { target: 0, initiator: 1 };
 
     fn peer<'a>(name: &'static str, measure: Result<Measure<'a>, String>) -> Peer<'a> {
         Peer { name, goal: Some(Goal { least: 1.2, aim: 2.0 }), measure }
@@ -166,7 +208,7 @@ mod tests {
         };
         let peers = vec![peer("b", Ok(side('b', 50.0))), peer("c", Err("not here: install c".into()))];
         let comparison = Comparison::new("reads".into(), Unit::Iops, Ok(side('a', 100.0)), peers);
-        let entries = comparison.run(4).unwrap();
+        let entries = comparison.run(4, CORES);
         assert_eq!(*order.borrow(), "abbaabba");
         assert_eq!(entries[0].ratio.unwrap().median, 2.0);
         assert_eq!(entries[0].status(), Some(GoalStatus::Aim));
@@ -175,14 +217,18 @@ mod tests {
     }
 
     #[test]
-    fn failing_peer_is_reported_failing_own_side_is_error() {
+    fn side_that_fails_is_reported_in_its_row() {
         let fails = || -> Measure<'static> { Box::new(|| anyhow::bail!("what was called\nit broke\n")) };
         let good = || -> Measure<'static> { Box::new(|| Ok(1.0)) };
         let comparison =
             |ours, theirs| Comparison::new("reads".into(), Unit::Iops, Ok(ours), vec![peer("b", Ok(theirs))]);
-        let entries = comparison(good(), fails()).run(2).unwrap();
-        assert_eq!(entries[0].missing.as_deref(), Some("did not run: it broke"));
-        assert!(comparison(fails(), good()).run(2).is_err());
+        let entries = comparison(good(), fails()).run(2, CORES);
+        assert_eq!(
+            (entries[0].missing.as_deref(), entries[0].failed),
+            (Some("did not run: it broke"), false)
+        );
+        let entries = comparison(fails(), good()).run(2, CORES);
+        assert_eq!((entries[0].missing.as_deref(), entries[0].failed), (Some("did not run: it broke"), true));
     }
 
     #[test]
@@ -191,8 +237,8 @@ mod tests {
         let peers = vec![peer("b", Ok(not_measured))];
         let comparison =
             Comparison::new("reads".into(), Unit::Iops, Err("not here: install b".into()), peers);
-        let entries = comparison.run(2).unwrap();
-        assert_eq!((entries[0].ours, entries[0].theirs), (None, None));
+        let entries = comparison.run(2, CORES);
+        assert_eq!((entries[0].ours, entries[0].theirs, entries[0].failed), (None, None, false));
         assert_eq!(entries[0].missing.as_deref(), Some("not here: install b"));
     }
 
@@ -205,7 +251,7 @@ mod tests {
             Ok(f64::from(count))
         });
         let alone = Comparison::alone("idle".into(), Unit::Iops, ours, goal);
-        let entries = Comparison { rounds_max: 3, ..alone }.run(5).unwrap();
+        let entries = Comparison { rounds_max: 3, ..alone }.run(5, CORES);
         assert_eq!(entries[0].ours.unwrap().most, 3.0);
     }
 }

@@ -70,7 +70,9 @@ fn entries(line: &str, scenario: &Scenario) -> Option<Vec<Entry>> {
         theirs: spread(base),
         ratio: Spread::of_ratios(iops, base),
         goal: (scenario.pairs.contains(pair) && work.starts_with(scenario.rw)).then_some(scenario.goal),
+        busy: (None, None),
         missing: None,
+        failed: false,
     });
     Some(others.collect())
 }
@@ -97,8 +99,8 @@ mod tests {
         assert_eq!((ratio.least, ratio.median, ratio.most), (1.2, 1.4, 1.5));
         assert_eq!(read[0].status(), Some(GoalStatus::Aim));
         assert_eq!(read[1].status(), None, "only our target has a goal");
-        let line = "tcp, write 128k 8: ours → ours 100 IOPS (1.00); ours → ours,TLS-kernel 60 IOPS (0.60); \
-                    ours → ours,TLS-user 40 IOPS (0.40)";
+        let line = "tcp, write 128k 8: ours → ours 100,100,100 IOPS (1.00); ours → ours,TLS-kernel 60,60,60 IOPS (0.60); \
+                    ours → ours,TLS-user 40,40,40 IOPS (0.40)";
         let read = entries(line, &SCENARIOS[2]).unwrap();
         assert_eq!((read[0].peer, read[0].status()), (Some("ours → ours"), Some(GoalStatus::Met)));
         assert_eq!(read[1].status(), None, "only the kernel's TLS has a goal");
@@ -106,7 +108,7 @@ mod tests {
         let read = entries(line, &SCENARIOS[3]).unwrap();
         assert_eq!(read[0].what, "kernel lab on rxe, randread 4k 1: ublk → ours");
         assert_eq!((read[0].peer, read[0].status()), (Some("kernel → ours"), None));
-        let line = "tcp, gap between completions, path cut: kernel → pair 60,80 ms (1.00); ublk → pair 30,60 ms (0.62)";
+        let line = "tcp, gap between completions, path cut: kernel → pair 60,80,80 ms (1.00); ublk → pair 30,60,60 ms (0.62)";
         let read = entries(line, &SCENARIOS[5]).unwrap();
         assert_eq!(read[0].what, "kernel lab on tcp, gap between completions, path cut: ublk → pair");
         assert_eq!((read[0].unit, read[0].status()), (Unit::Pause, Some(GoalStatus::Met)), "less is better");

@@ -41,16 +41,24 @@ mod workload;
 use crate::step;
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
+use comparison::Entry;
+use nvmf_tests::cleanup::Cleanup;
 use row::Row;
 use site::{Cores, Site};
 use std::path::PathBuf;
 use table::Table;
 
+/// How many cores other work may keep busy beside a measurement.
+const OTHER_WORK_MAX: f64 = 0.05;
+
 #[derive(clap::Args)]
 pub(crate) struct Bench {
-    /// Measure only these rows; docs/PERFORMANCE.md is not updated
+    /// Measure only these rows
     #[arg(long, value_name = "ROW", num_args = 1.., value_delimiter = ',')]
     only: Vec<Row>,
+    /// Write the table and its chart into docs/PERFORMANCE.md and docs/performance.svg. Needs cores that nothing else uses
+    #[arg(long, conflicts_with = "only")]
+    publish: bool,
     /// Number of rounds; each round measures every side once
     #[arg(long, default_value_t = 5)]
     rounds: u32,
@@ -70,7 +78,7 @@ pub(crate) struct Bench {
     /// Write HTML pages with plots of nvmf-bench's last rounds into this folder
     #[arg(long, value_name = "FOLDER")]
     html: Option<PathBuf>,
-    /// Folder for the file of the row `file`, on the disk to measure
+    /// Folder on the disk to measure: the row `file` makes a file of 1 GiB there, in a folder that is removed at the end
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
 }
@@ -84,41 +92,62 @@ impl Bench {
         ensure!(step::on_path("taskset"), "taskset is missing: install util-linux");
         let build = ["build", "--release", "-p", "nvmf-target", "-p", "nvmf-cli", "-p", "nvmf-bench"];
         step::run("building nvmf-target, nvmf and nvmf-bench (release)", &mut step::cargo(&build))?;
+        let other_work = machine::other_work(self.cores)?;
+        if other_work > OTHER_WORK_MAX {
+            let text = format!(
+                "other work keeps {other_work:.2} of the cores {} busy: what is measured beside it says little",
+                self.cores
+            );
+            ensure!(!self.publish, "{text}, and is not published");
+            eprintln!("{text}");
+        }
         let site = self.site()?;
         let mut entries = Vec::new();
         for row in Row::value_variants() {
             if self.only.is_empty() || self.only.contains(row) {
-                for comparison in row.comparisons(&site)? {
-                    entries.extend(comparison.run(self.rounds)?);
+                match row.comparisons(&site) {
+                    Ok(all) => entries.extend(all.into_iter().flat_map(|it| it.run(self.rounds, self.cores))),
+                    Err(error) => {
+                        let name = row.to_possible_value().map_or(String::new(), |it| it.get_name().into());
+                        eprintln!("{name}: did not run: {error:#}");
+                        entries.push(Entry::of_failure(name, &error));
+                    }
                 }
             }
         }
-        let lab = if self.lab { kernel::measure()? } else { Vec::new() };
-        let machine = machine::facts(self.cores)?;
+        let lab = if self.lab { kernel::measure() } else { Ok(Vec::new()) };
+        let lab = lab.unwrap_or_else(|error| {
+            eprintln!("the kernel lab: {error:#}");
+            vec![Entry::of_failure("the kernel lab".into(), &error)]
+        });
+        let machine = machine::facts(self.cores, other_work)?;
         let table = Table { machine, rounds: self.rounds, seconds: self.seconds, entries, lab };
         println!("\n{}", table.text());
-        // An incomplete table is only printed, not written into the document.
-        if self.only.is_empty() {
+        let all = [&table.entries[..], &table.lab[..]].concat();
+        let failed = all.iter().filter(|entry| entry.failed).count();
+        ensure!(failed == 0, "{failed} line(s) of the table could not be measured");
+        if self.publish {
             table.write_into(&step::root().join("docs/PERFORMANCE.md"))?;
-            plot::write(
-                &[&table.entries[..], &table.lab[..]].concat(),
-                &step::root().join("docs/performance.svg"),
-            )?;
+            plot::write(&all, &step::root().join("docs/performance.svg"))?;
         }
         Ok(())
     }
 
     fn site(&self) -> Result<Site> {
         let build = step::root().join(".build");
-        let folder = self.folder.clone().unwrap_or_else(|| build.join("bench"));
+        let folder = std::path::absolute(self.folder.clone().unwrap_or_else(|| build.join("bench")))?;
         for folder in [Some(&folder), self.html.as_ref()].into_iter().flatten() {
             std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
         }
+        let folder = tempfile::Builder::new().prefix("nvmf-bench-").tempdir_in(&folder)?.keep();
+        let name = folder.to_str().context("the folder's name is not UTF-8")?;
+        let cleanup = Cleanup::new("rm -rf \"$1\"", &[name])?;
         Ok(Site {
             cores: self.cores,
             seconds: self.seconds,
             idle_seconds: self.idle_seconds,
-            folder: std::path::absolute(folder)?,
+            folder,
+            _cleanup: cleanup,
             programs: build.join("release"),
             html: self.html.as_deref().map(std::path::absolute).transpose()?,
         })

@@ -63,7 +63,7 @@ fn bar(svg: &mut String, entry: &Entry, ratio: Spread, y: f64) {
         Some(GoalStatus::Unclear) => "#b58a4a",
         Some(GoalStatus::Met) => "#4a7fb5",
         Some(GoalStatus::Aim) => "#3a8f5c",
-        None => "#999",
+        None | Some(GoalStatus::TooFew) => "#999",
     };
     let (one, end) = (x(1.0), x(good(ratio.median)));
     let (least, most) = (x(good(ratio.least)), x(good(ratio.most)));
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn entries_with_ratio_are_drawn_right_is_better() {
-        let ratio = Some(Spread { least: 1.0, median: 2.0, most: 4.0 });
+        let ratio = Some(Spread { count: 5, least: 1.0, median: 2.0, most: 4.0 });
         let entry = |unit| Entry {
             what: "reads <4 KiB".into(),
             unit,
@@ -116,7 +116,9 @@ mod tests {
             theirs: None,
             ratio,
             goal: None,
+            busy: (None, None),
             missing: None,
+            failed: false,
         };
         let rates = svg(&[entry(Unit::Iops)]);
         assert!(rates.contains("reads &lt;4 KiB / peer: 2.00"), "{rates}");

@@ -37,9 +37,14 @@ impl Unit {
     }
 }
 
+/// With fewer rounds there is no verdict.
+pub(super) const ROUNDS_MIN: usize = 3;
+
 /// Minimum, median and maximum.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Spread {
+    /// Of how many figures.
+    pub(super) count: usize,
     pub(super) least: f64,
     pub(super) median: f64,
     pub(super) most: f64,
@@ -57,7 +62,7 @@ impl Spread {
         } else {
             f64::midpoint(figures[half - 1], figures[half])
         };
-        Some(Self { least, median, most })
+        Some(Self { count: figures.len(), least, median, most })
     }
 
     /// The spread of the ratios of ours to theirs, by round, because other load in a round affects both sides.
@@ -76,6 +81,8 @@ pub(super) struct Goal {
 /// How the figures of all rounds compare with their goal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GoalStatus {
+    /// There were fewer than [`ROUNDS_MIN`] rounds.
+    TooFew,
     /// No round reaches the minimum.
     Short,
     /// Some rounds reach the minimum, others do not.
@@ -91,6 +98,9 @@ impl Goal {
         let reaches =
             |figure: f64, bound: f64| if more_is_better { figure >= bound } else { figure <= bound };
         let both = |bound: f64| [figures.least, figures.most].map(|figure| reaches(figure, bound));
+        if figures.count < ROUNDS_MIN {
+            return GoalStatus::TooFew;
+        }
         match (both(self.aim), both(self.least)) {
             ([true, true], _) => GoalStatus::Aim,
             (_, [true, true]) => GoalStatus::Met,
@@ -103,6 +113,7 @@ impl Goal {
 impl GoalStatus {
     pub(super) fn show(self) -> &'static str {
         match self {
+            Self::TooFew => "too few rounds",
             Self::Short => "**short**",
             Self::Unclear => "unclear",
             Self::Met => "met",
@@ -133,7 +144,7 @@ mod tests {
 
     #[test]
     fn goal_direction_depends_on_unit() {
-        let always = |figure| Spread { least: figure, median: figure, most: figure };
+        let always = |figure| Spread { count: 5, least: figure, median: figure, most: figure };
         let latency = Goal { least: 1.5, aim: 1.15 };
         assert_eq!(latency.judge(always(1.1), false), GoalStatus::Aim);
         assert_eq!(latency.judge(always(1.3), false), GoalStatus::Met);
@@ -146,11 +157,13 @@ mod tests {
     #[test]
     fn spread_around_the_minimum_is_unclear() {
         let goal = Goal { least: 0.8, aim: 0.95 };
-        let judged = |least, most| goal.judge(Spread { least, median: 0.92, most }, true);
+        let judged = |least, most| goal.judge(Spread { count: 3, least, median: 0.92, most }, true);
         assert_eq!(judged(0.64, 1.37), GoalStatus::Unclear);
         assert_eq!(judged(0.64, 0.79), GoalStatus::Short);
         assert_eq!(judged(0.8, 1.37), GoalStatus::Met, "the aim is not reached by every round");
         assert_eq!(judged(0.95, 1.37), GoalStatus::Aim);
+        let two = Spread { count: 2, least: 1.0, median: 1.0, most: 1.0 };
+        assert_eq!(goal.judge(two, true), GoalStatus::TooFew);
     }
 
     #[test]

@@ -45,8 +45,10 @@ pub(super) struct Site {
     pub(super) seconds: u64,
     /// Duration of the measurement of an idle target, in seconds.
     pub(super) idle_seconds: u64,
-    /// Folder for temporary files.
+    /// Folder for temporary files, of this run.
     pub(super) folder: PathBuf,
+    /// Removes it.
+    pub(super) _cleanup: Cleanup,
     /// Folder of this project's programs.
     pub(super) programs: PathBuf,
     /// Folder for the HTML pages of `nvmf-bench`.

@@ -52,16 +52,20 @@ fn config(address: SocketAddr) -> String {
     .to_string()
 }
 
-/// Memory options: hugepages if enough are free, otherwise ordinary pages.
-fn memory(megabytes: u64) -> Vec<String> {
+/// Whether enough hugepages are free for both programs, which allocate their memory at the same time.
+pub(super) fn has_hugepages() -> bool {
     let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let value = |key: &str| {
         let line = info.lines().find_map(|line| line.strip_prefix(key))?;
         line.split_whitespace().next()?.parse::<u64>().ok()
     };
     let free = (value("HugePages_Free:").unwrap_or(0) * value("Hugepagesize:").unwrap_or(0)) >> 10;
-    // Both programs allocate their memory at the same time.
-    let ordinary = (free < 2 * MEMORY_MB).then(|| "--no-huge".to_owned());
+    free >= 2 * MEMORY_MB
+}
+
+/// Memory options: hugepages if there are enough, otherwise ordinary pages.
+fn memory(megabytes: u64) -> Vec<String> {
+    let ordinary = (!has_hugepages()).then(|| "--no-huge".to_owned());
     ordinary.into_iter().chain(["-s".into(), megabytes.to_string()]).collect()
 }
 

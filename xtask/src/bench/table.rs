@@ -3,6 +3,7 @@
 use super::comparison::Entry;
 use super::kernel;
 use super::series::{Goal, Spread, Unit};
+use crate::lab;
 use anyhow::{Context, Result};
 use std::fmt::Write;
 use std::path::Path;
@@ -34,8 +35,12 @@ impl Table {
             let rounds = kernel::ROUNDS;
             let _ = write!(
                 text,
-                "\nThe kernel lab: a guest with two processors that are emulated in software. Its ratios say little about \
-                 a real machine, and its rates nothing. Medians of {rounds} rounds of 3 s.\n\n"
+                "\nThe kernel lab: a guest with two processors{}. Medians of {rounds} rounds of 3 s.\n\n",
+                if lab::is_emulated() {
+                    " that are emulated in software: its ratios say little about a real machine, and its rates nothing"
+                } else {
+                    ""
+                }
             );
             lines(&mut text, &self.lab);
         }
@@ -63,8 +68,10 @@ fn replace(document: &str, table: &str) -> Option<String> {
 }
 
 fn lines(text: &mut String, entries: &[Entry]) {
-    text.push_str("| what | ours | against | theirs | ratio (least to most) | at least | aim | |\n");
-    text.push_str("|---|---|---|---|---|---|---|---|\n");
+    text.push_str(
+        "| what | ours | against | theirs | ratio (least to most) | at least | aim | | cores busy |\n",
+    );
+    text.push_str("|---|---|---|---|---|---|---|---|---|\n");
     for entry in entries {
         let _ = writeln!(text, "{}", line(entry));
     }
@@ -83,7 +90,7 @@ fn line(entry: &Entry) -> String {
         (None, None) => String::new(),
     };
     format!(
-        "| {} | {} | {} | {} | {} | {} | {} | {status} |",
+        "| {} | {} | {} | {} | {} | {} | {} | {status} | {} |",
         entry.what,
         figure(entry.ours),
         entry.peer.unwrap_or("–"),
@@ -91,7 +98,14 @@ fn line(entry: &Entry) -> String {
         ratio.unwrap_or("–".into()),
         bounds[0],
         bounds[1],
+        busy(entry.busy),
     )
+}
+
+/// How many cores both sides kept busy.
+fn busy((ours, theirs): (Option<Spread>, Option<Spread>)) -> String {
+    let shown: Vec<_> = [ours, theirs].into_iter().flatten().map(|it| format!("{:.1}", it.median)).collect();
+    shown.join(", ")
 }
 
 fn ratio(spread: Spread) -> String {
@@ -116,7 +130,8 @@ mod tests {
     use super::*;
 
     fn entry() -> Entry {
-        let spread = |median: f64| Some(Spread { least: median * 0.75, median, most: median * 2.0 });
+        let spread =
+            |median: f64| Some(Spread { count: 5, least: median * 0.75, median, most: median * 2.0 });
         Entry {
             what: "4 KiB random read".into(),
             unit: Unit::Iops,
@@ -125,7 +140,9 @@ mod tests {
             theirs: spread(250_000.0),
             ratio: spread(2.0),
             goal: Some(Goal { least: 1.2, aim: 2.0 }),
+            busy: (spread(2.0), spread(1.25)),
             missing: None,
+            failed: false,
         }
     }
 
@@ -133,24 +150,26 @@ mod tests {
     fn row_has_figures_ratio_and_status() {
         assert_eq!(
             line(&entry()),
-            "| 4 KiB random read | 500 k/s | peer | 250 k/s | **2.00** (1.50 to 4.00) | ≥ 1.2 | ≥ 2 | met |"
+            "| 4 KiB random read | 500 k/s | peer | 250 k/s | **2.00** (1.50 to 4.00) | ≥ 1.2 | ≥ 2 | met | 2.0, 1.2 |"
         );
     }
 
     #[test]
     fn missing_peer_has_no_figures() {
         let missing = Some("not here: install fio".into());
-        let line = line(&Entry { theirs: None, ratio: None, missing, ..entry() });
-        assert!(line.ends_with("| peer | – | – | ≥ 1.2 | ≥ 2 | not here: install fio |"), "{line}");
+        let line = line(&Entry { theirs: None, ratio: None, missing, busy: (None, None), ..entry() });
+        assert!(line.ends_with("| peer | – | – | ≥ 1.2 | ≥ 2 | not here: install fio |  |"), "{line}");
     }
 
     #[test]
     fn figure_without_peer_is_compared_with_goal() {
         let goal = Some(Goal { least: 0.01, aim: 0.0005 });
-        let ours = Some(Spread { least: 0.001, median: 0.002, most: 0.004 });
-        let entry = Entry { peer: None, theirs: None, ratio: None, goal, ours, unit: Unit::Core, ..entry() };
+        let ours = Some(Spread { count: 3, least: 0.001, median: 0.002, most: 0.004 });
+        let busy = (None, None);
+        let entry =
+            Entry { peer: None, theirs: None, ratio: None, goal, ours, busy, unit: Unit::Core, ..entry() };
         let line = line(&entry);
-        assert!(line.ends_with("| ≤ 1.00 % of a core | ≤ 0.05 % of a core | met |"), "{line}");
+        assert!(line.ends_with("| ≤ 1.00 % of a core | ≤ 0.05 % of a core | met |  |"), "{line}");
     }
 
     #[test]

@@ -59,7 +59,7 @@ impl Machine<'_> {
         let lan = self.number.map(|number| format!("lan=10.0.3.{number}")).unwrap_or_default();
         let mut command = Command::new("qemu-system-x86_64");
         command
-            .args(has_virtualisation().then_some(["-accel", "kvm"]).into_iter().flatten())
+            .args((!is_emulated()).then_some(["-accel", "kvm"]).into_iter().flatten())
             // The first accelerator that can be had is taken.
             .args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", &MEMORY_MIB.to_string()])
             .args(["-nodefaults", "-display", "none"])
@@ -118,12 +118,12 @@ impl Machine<'_> {
     }
 }
 
-/// Whether the processor runs virtual machines. /dev/kvm alone does not tell: some clouds' machines have one that emulates
-/// parts of the processor in software, where a stock kernel does not get far.
-fn has_virtualisation() -> bool {
+/// Whether guests' processors are emulated in software, because the machine's does not run virtual machines. /dev/kvm alone
+/// does not tell: some clouds' machines have one that emulates parts of the processor, where a stock kernel does not get far.
+pub(crate) fn is_emulated() -> bool {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = text.lines().find(|line| line.starts_with("flags"));
-    flags.is_some_and(|flags| flags.split_whitespace().any(|flag| matches!(flag, "vmx" | "svm")))
+    !flags.is_some_and(|flags| flags.split_whitespace().any(|flag| matches!(flag, "vmx" | "svm")))
 }
 
 /// The second machine of a scenario. It runs what the first one writes into `second/requests` of its shared folder

@@ -3,6 +3,7 @@
 use crate::bare::pin;
 use anyhow::{Context, Result};
 use std::io::Read;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A thread on each of these cores that never sleeps.
@@ -19,9 +20,12 @@ impl Load {
     /// # Errors
     /// When this process may not run on a core.
     pub(crate) fn run(&self) -> Result<()> {
-        let ended = AtomicBool::new(false);
+        let (ended, failed) = (AtomicBool::new(false), AtomicBool::new(false));
+        let are_bound = Barrier::new(self.cores.len() + 1);
         let load = |core| {
             let pinned = pin(core);
+            failed.fetch_or(pinned.is_err(), Ordering::Relaxed);
+            are_bound.wait();
             while pinned.is_ok() && !ended.load(Ordering::Relaxed) {
                 core::hint::spin_loop();
             }
@@ -29,10 +33,12 @@ impl Load {
         };
         std::thread::scope(|scope| {
             let threads: Vec<_> = self.cores.iter().map(|core| scope.spawn(|| load(*core))).collect();
-            // A thread that could not be bound has ended, or is about to: what it says is said at the end.
-            println!("loading {} cores", threads.len());
-            // The content of standard input and a read error do not matter, only that it has ended.
-            let _ = std::io::stdin().read_to_end(&mut Vec::new());
+            are_bound.wait();
+            if !failed.load(Ordering::Relaxed) {
+                println!("loading {} cores", threads.len());
+                // The content of standard input and a read error do not matter, only that it has ended.
+                let _ = std::io::stdin().read_to_end(&mut Vec::new());
+            }
             ended.store(true, Ordering::Relaxed);
             for thread in threads {
                 thread.join().expect("no thread panics").context("no load on it")?;

@@ -26,8 +26,8 @@ pub(super) fn depths(site: &Site, goal: Goal) -> Result<Vec<Comparison<'_>>> {
     if missing.is_none() {
         let before = Interrupts::now()?;
         settle(site, &path)?;
-        let busiest = Interrupts::now()?.busiest_since(&before, site.cores);
-        place = busiest.map(|busiest| format!(" ({busiest})")).unwrap_or_default();
+        let of_disk = Interrupts::now()?.of_disk_since(&before, &path, site.cores)?;
+        place = of_disk.map(|busiest| format!(" ({busiest})")).unwrap_or_default();
     }
     let comparison = |iodepth| {
         let busy = Row::File.busy(Transport::Iwarp, Workload::reads(iodepth));
@@ -35,14 +35,15 @@ pub(super) fn depths(site: &Site, goal: Goal) -> Result<Vec<Comparison<'_>>> {
         let export = Export::file(&path, job.polling);
         let file = path.clone();
         let fio = move || Ok(fio::on_file(site, &file, &job.workload)?.iops);
-        let peer = Peer {
-            name: "fio's io_uring engine, O_DIRECT, registered files and buffers, on the same file",
-            goal: Some(goal),
-            measure: unless(missing.clone(), fio),
-        };
+        let names = [
+            "fio's io_uring engine, O_DIRECT, registered files and buffers, on the same file",
+            "that once more: what the disk's own changes make of a ratio",
+        ];
+        let peer = |name, goal| Peer { name, goal, measure: unless(missing.clone(), fio.clone()) };
+        let peers = vec![peer(names[0], Some(goal)), peer(names[1], None)];
         let what = format!("{}, {}, a file on the local disk{place}{job}", job.workload, job.transport);
         let ours = move || Ok(job.run_on(site, &export)?.iops);
-        Comparison::new(what, Unit::Iops, measure(ours), vec![peer])
+        Comparison::new(what, Unit::Iops, measure(ours), peers)
     };
     Ok([1, 8, 32].map(comparison).into())
 }
@@ -63,10 +64,8 @@ fn settle(site: &Site, path: &Path) -> Result<()> {
 /// Creates a file without holes.
 fn make_file(folder: &Path) -> Result<PathBuf> {
     let path = folder.join("disk.img");
-    if std::fs::metadata(&path).is_ok_and(|file| file.len() == FILE) {
-        return Ok(path);
-    }
-    let mut file = std::fs::File::create(&path).with_context(|| format!("cannot make {}", path.display()))?;
+    let mut file =
+        std::fs::File::create_new(&path).with_context(|| format!("cannot make {}", path.display()))?;
     let block: Vec<u8> = (0..1 << 20).map(|at: u32| (at >> 4) as u8).collect();
     for _ in 0..FILE >> 20 {
         file.write_all(&block).with_context(|| format!("cannot write {}", path.display()))?;
