@@ -113,6 +113,14 @@ impl NamespaceIdentity {
     }
 }
 
+impl Mismatch {
+    /// Whether the identifiers differ. Otherwise it is the disk that was opened, in a shape that cannot be used as that.
+    #[must_use]
+    pub fn is_another_disk(self) -> bool {
+        matches!(self, Self::Subsystem | Self::Uuid { .. } | Self::Nguid { .. } | Self::Eui64 { .. })
+    }
+}
+
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

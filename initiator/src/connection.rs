@@ -25,8 +25,9 @@ pub enum ConnectionState {
     Connecting,
     /// I/O flows.
     Live,
-    /// It is connected, and a namespace that was opened is another disk than it was ([`Connection::foreign`] says how): its I/O waits as
-    /// when connecting, and fails after the same time. I/O of other namespaces flows.
+    /// It is connected, and a namespace that was opened is another disk than it was ([`Connection::foreign`] says how). After a
+    /// reconnect its I/O waits as when connecting, and fails after the same time; a disk that is replaced while its controller is
+    /// connected was taken away, and its I/O fails at once. I/O of other namespaces flows.
     Foreign,
     /// It was given up, or closed: all I/O fails.
     Lost,
@@ -189,7 +190,7 @@ impl Connection {
     }
 
     /// A namespace as a block device. It stays the disk that it is now: when the controller shows another under its number, after a
-    /// reconnect or a change, the device's I/O waits for the first ([`ConnectionState::Foreign`]), and fails in the end. A disk
+    /// reconnect or a change, nothing of the device's I/O goes there ([`ConnectionState::Foreign`]), and it fails in the end. A disk
     /// without UUID, NGUID and EUI-64 can be told from another by its block size and size only.
     ///
     /// # Errors

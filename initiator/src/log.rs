@@ -58,7 +58,7 @@ impl Log {
                 path(*number)
             ),
             DriverEvent::Foreign(nsid, mismatch) => tracing::error!(
-                %nqn, "namespace {nsid} is not the disk that was opened: {mismatch}. Its I/O waits; give the namespace its disk back, or close it and open it anew"
+                %nqn, "namespace {nsid} is not the disk that was opened: {mismatch}. Nothing is sent to it; give the namespace its disk back, or close it and open it anew"
             ),
             DriverEvent::Restored(nsid) => {
                 tracing::info!(%nqn, "namespace {nsid} is the disk that was opened again: its I/O goes on");

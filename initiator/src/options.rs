@@ -66,6 +66,8 @@ pub struct Options {
     pub ctrl_loss_timeout: Option<Duration>,
     /// How long I/O waits for a reconnect before it fails, while reconnecting goes on; `None` waits for its end.
     pub fast_io_fail_timeout: Option<Duration>,
+    /// I/O waits for its disk while another one is in its place after a reconnect, as long as for a lost connection.
+    pub wait_for_disk: bool,
     /// How long the connection's thread, or [`crate::block_on`], polls without result before it sleeps.
     pub spin: Duration,
 }
@@ -203,6 +205,7 @@ impl Options {
             reconnect_delay: Duration::from_secs(1),
             ctrl_loss_timeout: Some(Duration::from_secs(600)),
             fast_io_fail_timeout: None,
+            wait_for_disk: true,
             spin: Duration::from_micros(500),
         }
     }
@@ -352,6 +355,7 @@ impl Options {
                 reconnect_delay: self.reconnect_delay,
                 ctrl_loss_timeout: loss,
                 fast_io_fail_timeout: self.fast_io_fail_timeout,
+                wait_for_disk: self.wait_for_disk,
                 ..RecoveryPolicy::default()
             },
             io_timeout: self.io_timeout,

@@ -167,5 +167,7 @@ pub(super) fn connect_options(options: &JobOptions) -> Result<(Options, Option<N
     connect.io_queues = 1;
     connect.queue_depth = entries.clamp(128, 1024);
     connect.spin = options.spin;
+    // A job is of one disk: nobody puts it back for a benchmark.
+    connect.wait_for_disk = false;
     Ok((connect, remote.nsid.map(Nsid)))
 }

@@ -59,14 +59,16 @@ struct Head {
     paths: PathSet,
     /// The paths that show another disk.
     foreign_on: PathSet,
+    /// The paths that have shown the disk that was opened since they were connected.
+    shown_on: PathSet,
     /// No path has it any more.
     removed: bool,
 }
 
 impl Head {
     fn new(opened: NamespaceIdentity, in_use: bool) -> Self {
-        let (paths, foreign_on) = (PathSet::default(), PathSet::default());
-        Self { opened, in_use, blocked: None, paths, foreign_on, removed: false }
+        let none = PathSet::default();
+        Self { opened, in_use, blocked: None, paths: none, foreign_on: none, shown_on: none, removed: false }
     }
 
     fn state(&self) -> NamespaceState {
@@ -147,12 +149,15 @@ impl Heads {
 struct Sight {
     optimized: PathSet,
     non_optimized: PathSet,
+    no_access: PathSet,
     foreign: PathSet,
     mismatch: Option<Mismatch>,
     /// The blocks in it, on whichever path that shows it.
     blocks: Option<u64>,
-    no_access: bool,
+    /// A controller cannot say now which disk is there, or shows the disk that was opened with a geometry that cannot be used.
     unknown: bool,
+    /// The path that was connected again just now does not have it yet.
+    late: bool,
 }
 
 impl Sight {
@@ -163,12 +168,14 @@ impl Sight {
         for (number, path) in paths.iter().enumerate().filter(|(_, path)| path.is_ready()) {
             let Some(association) = &path.association else { continue };
             let Some(namespace) = association.namespace(opened.nsid) else {
-                sight.unknown |= association.is_unknown(opened.nsid) || back == Some(number);
+                sight.unknown |= association.is_unknown(opened.nsid);
+                sight.late |= back == Some(number);
                 continue;
             };
             let identity = NamespaceIdentity::new(association.controller(), namespace);
             if let Err(mismatch) = opened.check(&identity) {
                 sight.foreign.insert(number);
+                sight.unknown |= !mismatch.is_another_disk();
                 sight.mismatch.get_or_insert(mismatch);
                 continue;
             }
@@ -177,7 +184,7 @@ impl Sight {
             match association.access(opened.nsid) {
                 AnaState::OPTIMIZED => sight.optimized.insert(number),
                 AnaState::NON_OPTIMIZED => sight.non_optimized.insert(number),
-                _ => sight.no_access = true,
+                _ => sight.no_access.insert(number),
             }
         }
         sight
@@ -185,6 +192,11 @@ impl Sight {
 
     fn paths(&self) -> PathSet {
         if self.optimized.is_empty() { self.non_optimized } else { self.optimized }
+    }
+
+    /// The paths that show the disk that was opened.
+    fn shown(&self) -> PathSet {
+        self.optimized.with(self.non_optimized).with(self.no_access)
     }
 }
 
@@ -242,7 +254,8 @@ impl<T: Transport> Driver<T> {
                 heads.entry(namespace.nsid).or_insert_with(|| Head::new(identity(), false));
             }
         }
-        let wait_max = self.paths[0].recovery.io_wait_max();
+        let recovery = &self.paths[0].recovery;
+        let (wait_max, waits) = (recovery.io_wait_max(), recovery.waits_for_disk());
         for (&nsid, head) in heads {
             let sight = Sight::of(&self.paths, &head.opened, back);
             head.paths = sight.paths();
@@ -250,6 +263,10 @@ impl<T: Transport> Driver<T> {
                 // It may have grown, which its users may have been told: it must not shrink again.
                 head.opened.geometry.blocks = blocks;
             }
+            head.shown_on = head.shown_on.only(*ready).with(sight.shown());
+            // A controller that had it has it no more, and no other has it. Or nobody waits for it anyway.
+            let is_gone = sight.shown().is_empty() && !sight.unknown;
+            let taken_away = is_gone && (!head.shown_on.is_empty() || !waits && sight.mismatch.is_some());
             let new_foreign = sight.foreign.without(head.foreign_on);
             head.foreign_on = sight.foreign;
             if ready.is_empty() {
@@ -260,8 +277,9 @@ impl<T: Transport> Driver<T> {
             let reason = match sight.mismatch {
                 _ if !head.paths.is_empty() => None,
                 Some(mismatch) => Some(Reason::Foreign(mismatch)),
-                None if sight.no_access => Some(Reason::NoAccess),
-                None if sight.unknown || head.blocked.is_some() => Some(Reason::Unknown),
+                None if !sight.no_access.is_empty() => Some(Reason::NoAccess),
+                None if sight.unknown => Some(Reason::Unknown),
+                None if !taken_away && (sight.late || head.blocked.is_some()) => Some(Reason::Unknown),
                 None => {
                     // It was taken away while its controllers are there: nobody waits for it, and its operations fail.
                     head.paths = *ready;
@@ -274,6 +292,10 @@ impl<T: Transport> Driver<T> {
                 self.events.extend(new_foreign.iter().map(event));
             }
             set(head, reason, now, wait_max, &mut self.events);
+            // It was taken away, and another disk has its place. Nobody waits for it either.
+            if let Some(blocked) = head.blocked.as_mut().filter(|_| taken_away) {
+                blocked.fails_at = Some(blocked.fails_at.map_or(now, |at| at.min(now)));
+            }
         }
         self.operations.resume(Wait::Path);
     }

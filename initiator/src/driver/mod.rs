@@ -88,7 +88,7 @@ pub enum DriverEvent {
     PathWaits(usize),
     /// A path shows another disk as a namespace in use, and gets nothing of its I/O; others show the right one.
     PathForeign(usize, Nsid, Mismatch),
-    /// A namespace in use is not the disk that was opened: its operations wait.
+    /// A namespace in use is not the disk that was opened: its operations wait, or fail if it was taken away.
     Foreign(Nsid, Mismatch),
     /// The disk that was opened is there again.
     Restored(Nsid),

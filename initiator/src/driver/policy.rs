@@ -50,6 +50,16 @@ impl PathSet {
         self.0 &= !(1 << path);
     }
 
+    /// The paths of both sets.
+    pub(super) fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// The paths that are in the other set as well.
+    pub(super) fn only(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
     /// The paths that are not in the other set.
     pub(super) fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)

@@ -374,3 +374,53 @@ fn disk_has_grown_when_every_path_shows_it_and_must_not_shrink_again() {
     rig.run();
     assert_eq!((rig.driver.state(), rig.result(1)), (ConnectionState::Live, Some(Ok(()))));
 }
+
+/// Path 0 is the only one that gives access, and is lost with a write that it was sent.
+fn owner_is_lost() -> Rig {
+    let mut rig = Rig::pair(config(), |path, target| {
+        target.access = Some(if path == 0 { AnaState::OPTIMIZED } else { AnaState::INACCESSIBLE });
+    });
+    rig.target.hold = true;
+    rig.submit(1, rig.write(0, 1, 0xaa));
+    rig.run();
+    assert_eq!((seen(&mut rig, 0), rig.result(1)), (1, None));
+    rig.silent = Some(0);
+    rig
+}
+
+/// What path 1 has in place of the disk that was opened: nothing, or another disk.
+fn put_in_its_place(rig: &mut Rig, nsid: u32) {
+    let target = rig.target_of(1);
+    target.disks.insert(nsid, Disk::new(2, BLOCK, BLOCKS));
+    target.announce();
+}
+
+#[test]
+fn disk_that_is_taken_away_while_its_only_path_is_lost_fails_its_operations() {
+    // (the NSID of the other disk, whether the path is lost before)
+    for (nsid, is_lost) in [(1, false), (1, true), (5, false), (5, true)] {
+        let mut rig = owner_is_lost();
+        if is_lost {
+            rig.pass(3 * KATO);
+            assert_eq!(rig.result(1), None, "its path may come back");
+        }
+        put_in_its_place(&mut rig, nsid);
+        rig.submit(2, read(8, 1));
+        passes(&mut rig, 3 * KATO, |rig| rig.result(1).is_some() && rig.result(2).is_some());
+        let gone = Some(Err(BlockError::Gone));
+        assert_eq!((rig.result(1), rig.result(2)), (gone, gone), "{nsid} {is_lost}");
+        // The lost one comes back, and has it no more either.
+        (rig.silent, rig.target.hold) = (None, false);
+        let disk = rig.target_of(1).disks.remove(&nsid).expect("it is there");
+        rig.target.disks = [(nsid, disk)].into();
+        rig.target_of(1).disks.insert(nsid, Disk::new(2, BLOCK, BLOCKS));
+        rig.target.seen.clear();
+        rig.pass(10 * SECOND);
+        assert_eq!(rig.driver.paths()[0].lost, None, "it is connected again");
+        rig.submit(3, rig.write(0, 1, 0xbb));
+        rig.run();
+        assert_eq!(rig.result(3), gone, "{nsid} {is_lost}");
+        let written = [0, 1].map(|path| seen(&mut rig, path));
+        assert_eq!(written, [0, 0], "the other disk was sent something");
+    }
+}

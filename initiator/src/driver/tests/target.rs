@@ -277,7 +277,11 @@ impl Target {
                     initiator_depth: 16,
                     timeout: Duration::from_secs(3),
                 };
-                self.provider.accept(now, *request, qp, &parameters).unwrap();
+                // The host may have given it up while this target was silent.
+                if self.provider.accept(now, *request, qp, &parameters).is_err() {
+                    self.provider.destroy_queue_pair(qp);
+                    self.queues.remove(&qp);
+                }
             }
             CmEvent::Disconnected { queue_pair, .. } => {
                 self.provider.destroy_queue_pair(*queue_pair);
