@@ -68,6 +68,8 @@ pub(crate) struct Group {
     pub(crate) seen: Duration,
     /// What an operator wants, and the bytes.
     pub(crate) wanted: Option<(Move, Vec<u8>)>,
+    /// What is wanted may have been asked for by, or of, the owner before.
+    pub(crate) inherits: bool,
     pub(crate) phase: Phase,
     /// Before when the reply must have come, in steps that wait for the store.
     pub(crate) step_until: Duration,
@@ -109,6 +111,7 @@ impl Group {
             gone: false,
             seen: now,
             wanted: None,
+            inherits: false,
             phase: Phase::Idle,
             step_until: Duration::MAX,
             op: None,

@@ -172,7 +172,8 @@ impl Entry {
 }
 
 /// That this gateway is to get the group. It makes a connection for it, looks at its images and says that it is ready;
-/// only then the owner drains. The wish ends when the group has a new owner, whoever that is.
+/// only then the owner drains. The wish ends when the gateway that was named serves the group. What the owner before
+/// wanted, or was refused, ends when another gateway serves it; what an operator has asked for meanwhile does not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Move {
     pub(crate) to: GatewayName,

@@ -22,14 +22,19 @@ pub(super) struct Trouble {
 impl Gateway {
     /// Whether a group that is served here goes to another gateway.
     pub(super) fn consider_move(&mut self, now: Duration, id: GroupId) {
-        let Some((wish, _)) = self.groups[&id].wanted.clone() else { return };
+        let wish = self.groups[&id].wanted.as_ref().map(|(wish, _)| wish.clone());
+        let ends_with_owner = |wish: &Move| wish.is_of_owner() || wish.refused.is_some();
+        let is_old = self.groups[&id].inherits && wish.as_ref().is_some_and(ends_with_owner);
+        self.group(id).inherits = is_old;
+        let Some(wish) = wish else { return };
         let can_take = self.peers.get(&wish.to).is_some_and(super::Peer::can_take);
         let is_void = wish.is_of_owner() && (!can_take || wish.refused.is_some());
         if is_void && wish.refused.is_some() {
             self.spare(now, id, wish.to.clone());
         }
-        if wish.to == self.me().gateway || is_void {
-            // It is here already, or is to be had elsewhere.
+        if wish.to == self.me().gateway || is_void || is_old {
+            // It is here already, which whoever asked for it waits for; or is to be had elsewhere; or the owner before
+            // wanted it. What an operator has asked for since is not touched.
             self.set_wish(id, None);
         } else if can_take && wish.ready {
             if wish.rescue {

@@ -164,10 +164,9 @@ impl Gateway {
         } else {
             trouble.map(|trouble| RequestError::CannotTake(to.clone(), trouble))
         };
-        let owner = self.groups.get(&group).and_then(|group| group.entry()?.holder());
         match refused {
             Some(error) => self.answer(id, Err(error)),
-            None if owner.is_some_and(|owner| owner.gateway == *to) => self.answer(id, Ok(0)),
+            // Also where it has the group already, as far as is known here: it is to stay, whatever was wanted before.
             None => {
                 let wish = Move::new(to.clone());
                 let set = [(Move::key(group), Some(wish.encode()))].into();

@@ -13,7 +13,7 @@
 
 use super::{Gateway, Purpose};
 use crate::group::{Group, Phase};
-use crate::map::{Entry, Move, State};
+use crate::map::{Entry, State};
 use crate::reservations::Reservations;
 use crate::{Action, GatewayName, GroupId, Object, OpId, Reply, Timing, Via};
 use alloc::format;
@@ -230,9 +230,9 @@ impl Gateway {
             let group = self.group(id);
             let Some(entry) = group.pending.take() else { return };
             let takes_over = matches!(entry.state, State::Taking { fence: Some(_), .. });
+            group.inherits |= matches!(entry.state, State::Taking { .. });
             let bytes = entry.encode();
-            (group.entry, group.seen, group.wanted) = (Some((entry, bytes)), now, None);
-            group.gone = false;
+            (group.entry, group.seen, group.gone) = (Some((entry, bytes)), now, false);
             takes_over
         };
         self.changed = now;
@@ -293,11 +293,7 @@ impl Gateway {
         let (key, bytes) = (Entry::key(id), entry.encode());
         let known = group.entry.as_ref().filter(|_| !group.gone).map(|(_, bytes)| bytes.clone());
         let compare = [(key.clone(), known)].into();
-        let mut set: crate::action::Keys = [(key, Some(bytes))].into();
-        // A new owner ends what an operator wanted, whether it is the one that was wanted or not.
-        if phase == Phase::Owning {
-            set.push((Move::key(id), None));
-        }
+        let set: crate::action::Keys = [(key, Some(bytes))].into();
         // Whoever judges by this entry looks at the lease after it. If the lease has lapsed at this moment, `check_lapse` says
         // so again.
         group.lapsed = false;

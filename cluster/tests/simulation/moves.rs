@@ -133,6 +133,78 @@ fn move_to_a_gateway_that_cannot_open_an_image_is_refused_until_it_is_asked_for_
     assert_eq!(status(&world, 2).groups[&GroupId(group)].refused, None);
 }
 
+/// A group of gw0's, and what asks gw2 to move it.
+fn with_a_group_of_gw0(faults: &[(Time, Time, Fault)]) -> (World, u32, impl Fn(&mut World, &str)) {
+    let mut world = world(faults, 6);
+    world.run_until(AT).expect("a run");
+    let group = (1..=6).find(|&group| world.shown(group) == ["gw0"]).expect("gw0 has a group");
+    let ask = move |world: &mut World, to: &str| {
+        let name = nvmf_cluster::GatewayName::new(to).expect("a name");
+        let clock = world.nodes[2].clock(world.now);
+        world.nodes[2].running.as_mut().expect("it runs").engine.move_group(clock, GroupId(group), &name);
+        world.pump(2);
+    };
+    (world, group, ask)
+}
+
+/// What gw2 knows of a group: its state, its owner, and where it is wanted.
+fn known(world: &World, group: u32) -> (&'static str, Option<String>, Option<String>) {
+    let group = status(world, 2).groups[&GroupId(group)].clone();
+    let text = |name: Option<nvmf_cluster::GatewayName>| name.map(|name| name.to_string());
+    (group.state, text(group.gateway), text(group.wanted))
+}
+
+#[test]
+fn move_that_is_asked_for_while_another_one_is_under_way_is_made_whenever_that_is() {
+    let mut waited = 0;
+    loop {
+        let (mut world, group, ask) = with_a_group_of_gw0(&[]);
+        ask(&mut world, "gw1");
+        while known(&world, group) == ("owned", Some("gw0".into()), None) {
+            world.run_until(world.now + MS).expect("a run");
+        }
+        world.run_until(world.now + waited * MS).expect("a run");
+        let is_over = known(&world, group) == ("owned", Some("gw1".into()), None);
+        ask(&mut world, "gw2");
+        world.run_until(AT + 20 * SECOND).expect("a run");
+        assert_eq!(
+            world.shown(group),
+            ["gw2"],
+            "it was asked for {waited} ms after the one before was known"
+        );
+        if is_over {
+            return;
+        }
+        waited += 3;
+    }
+}
+
+#[test]
+fn group_that_has_moved_and_is_wanted_nowhere_is_served() {
+    let (mut world, group, ask) = with_a_group_of_gw0(&[]);
+    ask(&mut world, "gw1");
+    world.run_until(AT + 50 * MS).expect("a run");
+    while known(&world, group) != ("owned", Some("gw1".into()), None) {
+        assert!(world.now < AT + 20 * SECOND, "it has not moved: {:?}", known(&world, group));
+        world.run_until(world.now + MS).expect("a run");
+    }
+    assert_eq!(world.shown(group), ["gw1"], "hosts cannot use it yet");
+}
+
+#[test]
+fn group_that_is_to_stay_is_not_moved_by_what_was_asked_for_before() {
+    let (mut world, group, ask) =
+        with_a_group_of_gw0(&[(AT - SECOND, LONG, Fault::Unable { node: 1, how: Unable::Hang })]);
+    ask(&mut world, "gw1");
+    world.run_until(AT + SECOND).expect("a run");
+    ask(&mut world, "gw0");
+    world.run_until(AT + 2 * SECOND).expect("a run");
+    assert_eq!(known(&world, group), ("owned", Some("gw0".into()), None));
+    world.nodes[1].unable = None;
+    world.run_until(AT + 40 * SECOND).expect("a run");
+    assert_eq!(world.shown(group), ["gw0"]);
+}
+
 #[test]
 fn move_to_a_gateway_that_cannot_connect_leaves_the_group_where_it_is_and_says_why() {
     let mut world = world(&[(AT, LONG, Fault::Unable { node: 1, how: Unable::Connect })], 6);

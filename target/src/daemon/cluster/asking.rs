@@ -247,15 +247,27 @@ impl Daemon {
                     ));
                     return true;
                 }
-                let is_there = it.state == "owned" && it.gateway.as_ref() == Some(to);
-                if let Some(other) = it.wanted.as_ref().filter(|other| *other != to && !is_there) {
-                    let text = format!(
-                        "ANA group {group} is to move to {other} now: somebody asked for that after you"
-                    );
-                    asking.step = Step::Refused(text);
-                    return true;
-                }
-                is_there
+                let is_owned = it.state == "owned";
+                let owner = it.gateway.as_ref().filter(|_| is_owned);
+                let refused = match (&it.wanted, owner) {
+                    (Some(other), _) if other != to => {
+                        format!(
+                            "ANA group {group} is to move to {other} now: somebody asked for that after you"
+                        )
+                    }
+                    (None, Some(other)) if other != to => format!(
+                        "ANA group {group} is {other}'s, and is not wanted at {to} any more: it was taken over, or somebody \
+                         moved it on. Ask again if it is to move"
+                    ),
+                    // Its new owner ends the move when it serves it.
+                    (wanted, Some(_)) => {
+                        let is_here = status.as_ref().is_some_and(|status| status.gateway == *to);
+                        return wanted.is_none() && (!is_here || it.here == "serving");
+                    }
+                    _ => return false,
+                };
+                asking.step = Step::Refused(refused);
+                true
             }
             Then::ServedByAll if now >= asking.look_at => {
                 asking.look_at = now + Duration::from_millis(50);
