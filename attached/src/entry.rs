@@ -225,7 +225,10 @@ impl Attachment {
             "device": self.device, "state": self.state, "reason": self.reason,
             "nqn": self.nqn, "address": self.address, "transport": self.transport, "provider": self.provider, "nsid": self.nsid,
             "tls": self.tls, "uuid": self.uuid,
-            "size": self.size, "block_size": self.block_size, "socket": self.socket, "vhost_user": self.vhost_user, "uri": self.uri(),
+            "size": self.size, "block_size": self.block_size,
+            "read_only": self.disk.as_ref().map(|disk| disk.read_only),
+            "write_cache": self.disk.as_ref().map(|disk| disk.volatile_write_cache),
+            "socket": self.socket, "vhost_user": self.vhost_user, "uri": self.uri(),
             "paths": self.paths, "note": self.note, "pid": self.served_by(),
         })
     }

@@ -24,6 +24,8 @@ pub struct NamespaceIdentity {
     pub eui64: [u8; 8],
     /// The geometry as it was.
     pub geometry: Geometry,
+    /// Whoever opened it flushes what must be durable even though it has no volatile write cache: one may appear.
+    pub is_flushed: bool,
 }
 
 /// In what a namespace differs from the one that was opened.
@@ -82,6 +84,7 @@ impl NamespaceIdentity {
             nguid: namespace.nguid,
             eui64: namespace.eui64,
             geometry: namespace.geometry,
+            is_flushed: false,
         }
     }
 
@@ -105,7 +108,7 @@ impl NamespaceIdentity {
             Err(Mismatch::BlockSize { opened: opened.block_size, now: geometry.block_size })
         } else if geometry.blocks < opened.blocks {
             Err(Mismatch::Size { opened: opened.blocks, now: geometry.blocks })
-        } else if geometry.volatile_write_cache && !opened.volatile_write_cache {
+        } else if geometry.volatile_write_cache && !opened.volatile_write_cache && !self.is_flushed {
             Err(Mismatch::WriteCache)
         } else {
             Ok(())
@@ -170,6 +173,7 @@ mod tests {
             nguid: [2; 16],
             eui64: [3; 8],
             geometry: Geometry::new(512, 1000),
+            is_flushed: false,
         }
     }
 
@@ -204,5 +208,7 @@ mod tests {
         let mut cached = opened();
         cached.geometry.volatile_write_cache = true;
         assert_eq!(cached.check(&opened()), Ok(()), "a cache that is gone costs nothing");
+        let flushed = NamespaceIdentity { is_flushed: true, ..opened() };
+        assert_eq!(flushed.check(&cached), Ok(()), "nor does one that is flushed");
     }
 }

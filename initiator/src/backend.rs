@@ -159,7 +159,7 @@ impl<T: Transport> RemoteBackend<T> {
     }
 
     /// Pins a namespace to the disk that was opened elsewhere: where another is in its place, operations wait for that disk, and
-    /// fail in the end. Nothing changes for a namespace that is in use already.
+    /// fail in the end. Nothing changes for a namespace that is in use already. ([`Backend::geometry`] says how the disk is now.)
     pub fn open(&mut self, disk: NamespaceIdentity) {
         self.driver.open(self.start.elapsed(), disk);
     }
@@ -231,12 +231,6 @@ impl<T: Transport> RemoteBackend<T> {
         let namespaces = self.namespaces();
         let found = namespaces.iter().find(|namespace| namespace.nsid == nsid);
         found.cloned().ok_or_else(|| Error::no_such_namespace(&self.nqn, nsid, namespaces))
-    }
-
-    /// The bytes in a namespace, on whichever path: while it grows, the least.
-    #[must_use]
-    pub fn bytes(&self, nsid: Nsid) -> Option<u64> {
-        self.driver.bytes(nsid)
     }
 
     /// The state of the connection.
@@ -371,7 +365,7 @@ impl<T: Transport> Backend for RemoteBackend<T> {
     }
 
     fn geometry(&self, device: DeviceId) -> Option<Geometry> {
-        self.driver.association()?.namespace(Nsid(device.0)).map(|namespace| namespace.geometry)
+        self.driver.geometry(Nsid(device.0))
     }
 
     fn submit(&mut self, tag: Tag, device: DeviceId, op: BlockOp) -> Result<(), Full> {

@@ -18,6 +18,7 @@ target() {
 [target]
 workers = 1
 buffer_memory = "16MiB"
+control_socket = "/run/control"
 
 [[listener]]
 address = "127.0.0.1:4420"
@@ -122,6 +123,21 @@ read_only() {
     fails dd if=/dev/zero of=$second bs=4k count=1 oflag=direct status=none
     nvmf detach $second
 }
+
+# The namespace turns read-only while it is attached, and can be written again.
+turns_read_only() {
+    nvmf-target ctl --socket /run/control namespace set "$NQN" 1 --read-only true
+    wait_for 50 kernel_says_read_only 1
+    nvmf info $device | grep -x 'access: *read-only'
+    list_says live
+    fails dd if=/dev/zero of=$device bs=4k count=1 oflag=direct status=none
+    dd if=$device of=/dev/null bs=64k count=1 iflag=direct status=none
+    nvmf-target ctl --socket /run/control namespace set "$NQN" 1 --read-only false
+    wait_for 50 kernel_says_read_only 0
+    dd if=/dev/zero of=$device bs=4k count=1 oflag=direct status=none
+}
+
+kernel_says_read_only() { [ "$(blockdev --getro $device)" = "$1" ]; }
 
 verified() { DEV=$device fio --output-format=terse --terse-version=3 "$LAB/verify.fio" | cut -d';' -f3,5,8,49; }
 
@@ -379,6 +395,7 @@ attached_disk() {
     step list listed
     step 'attached twice' twice_is_refused
     step 'read-only' read_only
+    step 'turns read-only' turns_read_only
     step 'fio verified' verified
     step ext4 file_system ext4
     step xfs file_system xfs

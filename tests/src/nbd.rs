@@ -22,6 +22,7 @@ pub const REQUEST_MAX: usize = 1 << 20;
 pub struct Client {
     stream: UnixStream,
     size: u64,
+    flags: u16,
     cookie: u64,
 }
 
@@ -47,7 +48,7 @@ impl Client {
         go.extend(6_u32.to_be_bytes());
         go.extend([0; 6]);
         stream.write_all(&go)?;
-        let mut size = None;
+        let mut export = None;
         loop {
             let header: [u8; 20] = read(&mut stream)?;
             ensure!(header[..8] == OPTION_REPLY.to_be_bytes(), "not an option reply");
@@ -59,13 +60,15 @@ impl Client {
             match kind {
                 REPLY_ACK => break,
                 REPLY_INFO if len >= 12 && data[..2] == [0, 0] => {
-                    size = Some(u64::from_be_bytes(data[2..10].try_into()?))
+                    let flags = u16::from_be_bytes(data[10..12].try_into()?);
+                    export = Some((u64::from_be_bytes(data[2..10].try_into()?), flags));
                 }
                 REPLY_INFO => {}
                 error => bail!("the server refused its default export: reply {error:#x}"),
             }
         }
-        Ok(Self { stream, size: size.context("the server did not report the export's size")?, cookie: 0 })
+        let (size, flags) = export.context("the server did not report the export's size")?;
+        Ok(Self { stream, size, flags, cookie: 0 })
     }
 
     /// How long an answer may take from now on; a minute, if nothing else is said.
@@ -80,6 +83,12 @@ impl Client {
     #[must_use]
     pub fn size(&self) -> u64 {
         self.size
+    }
+
+    /// Whether the server said that it takes no writes.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.flags & 1 << 1 != 0
     }
 
     fn request(&mut self, command: u16, offset: u64, len: usize, data: &[u8]) -> Result<()> {

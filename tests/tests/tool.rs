@@ -84,6 +84,76 @@ fn client(disk: &Value) -> nbd::Client {
 }
 
 #[test]
+fn disk_that_turns_read_only_refuses_writes_and_says_so_everywhere() {
+    let rig = Rig::start("read-only", 1);
+    let disk = rig.attach(&[]);
+    assert_eq!(
+        (&disk["read_only"], &disk["write_cache"]),
+        (&Value::Bool(false), &Value::Bool(true)),
+        "{disk}"
+    );
+    let place = disk["socket"].as_str().expect("a socket");
+    let connect = || nbd::Client::connect(Path::new(place)).expect("a client");
+    let mut early = connect();
+    early.write(0, &[1; 4096]).expect("written");
+    for is_so in [true, false] {
+        rig.ctl(&["namespace", "set", &rig.site.nqn, "1", "--read-only", &is_so.to_string()]);
+        process::until("the list shows it", || rig.disks()[0]["read_only"] == is_so).expect("it does");
+        assert_eq!(rig.state(), "live");
+        let written = early.write(4096, &[2; 4096]).map_err(|error| error.to_string());
+        let refused = Err("the NBD server answered with errno 1".to_owned());
+        assert_eq!(written, if is_so { refused } else { Ok(()) });
+        early.read(0, &mut [0; 4096]).expect("read");
+        assert_eq!(connect().is_read_only(), is_so);
+        assert_eq!(rig.text(&["list"]).contains(&format!("{place}: read-only")), is_so);
+        let access = if is_so { "access:      read-only\n" } else { "access:      read and write\n" };
+        assert!(rig.text(&["info", place]).contains(access), "{}", rig.text(&["info", place]));
+    }
+    // Whoever takes it over knows, too.
+    rig.ctl(&["namespace", "set", &rig.site.nqn, "1", "--read-only", "true"]);
+    process::until("the list shows it", || rig.disks()[0]["read_only"] == true).expect("it does");
+    let pid = |rig: &Rig| rig.disks()[0]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+    let killed = pid(&rig).expect("a server");
+    process::signal(killed, "KILL").expect("it runs");
+    process::until("another server", || pid(&rig).is_some_and(|pid| pid != killed) && rig.state() == "live")
+        .expect("there is");
+    assert!(connect().is_read_only());
+    succeeds(&mut rig.site.local(&["detach", "--all"]).expect("nvmf")).expect("detached");
+    rig.target.stop().expect("a clean stop");
+}
+
+#[test]
+fn disk_that_gains_a_write_cache_and_loses_it_is_the_same_disk_and_flushed() {
+    let site = Site::new("cache").expect("a site");
+    let uuid = "uuid = \"0f0e0d0c-0000-4000-8000-000000000001\"";
+    let serve = |disk: &str| {
+        site.configure(&site.subsystem(&[format!("{disk}\n{uuid}")])).expect("a configuration");
+        site.serve().expect("a target")
+    };
+    let uncached = format!("memory = {SIZE}");
+    let target = serve(&uncached);
+    let attached = ["-n", &site.nqn, "--as", "socket", "-o", "json"];
+    let disk = json(&mut site.call("attach", &attached).expect("nvmf")).expect("attached");
+    assert_eq!(disk["write_cache"], false);
+    let place = disk["socket"].as_str().expect("a socket");
+    let mut client = nbd::Client::connect(Path::new(place)).expect("a client");
+    let mut before = target;
+    for (disk, is_cached) in [(site.disk("disk.img", SIZE), true), (uncached, false)] {
+        before.stop().expect("a clean stop");
+        before = serve(&disk);
+        succeeds(&mut site.local(&["reconnect", place]).expect("nvmf")).expect("connected");
+        let shown = || json(&mut site.local(&["list", "-o", "json"]).expect("nvmf")).expect("a list");
+        let is_so = || shown()["disks"][0]["write_cache"] == is_cached;
+        process::until("the list shows the cache", is_so).unwrap_or_else(|_| panic!("{}", shown()));
+        assert_eq!(shown()["disks"][0]["state"], "live");
+        client.write(0, &[7; 4096]).expect("written");
+        client.flush().expect("flushed");
+    }
+    succeeds(&mut site.local(&["detach", "--all"]).expect("nvmf")).expect("detached");
+    before.stop().expect("a clean stop");
+}
+
+#[test]
 fn disk_that_cannot_be_used_is_not_live() {
     let it = Rig::start("tool-state", 2);
     let address = it.site.address.to_string();

@@ -1,6 +1,7 @@
 //! What becomes of a disk's connections: each of its threads tells of its own, and the disk is what they are together.
 
 use nvmf_attached::{AttachedPath, Attachment, State};
+use nvmf_block::Geometry;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 
@@ -10,10 +11,51 @@ pub(super) struct Change {
     pub(super) state: State,
     /// Why, where the disk cannot be used.
     pub(super) reason: Option<String>,
-    /// Bytes in the disk.
-    pub(super) bytes: u64,
+    /// How the disk is.
+    pub(super) properties: Properties,
     /// The paths.
     pub(super) paths: Vec<AttachedPath>,
+}
+
+/// What of a disk may change while it is attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Properties {
+    pub(super) bytes: u64,
+    pub(super) read_only: bool,
+    pub(super) volatile_write_cache: bool,
+}
+
+impl From<Geometry> for Properties {
+    fn from(geometry: Geometry) -> Self {
+        let Geometry { read_only, volatile_write_cache, .. } = geometry;
+        Self { bytes: geometry.bytes(), read_only, volatile_write_cache }
+    }
+}
+
+impl Properties {
+    fn written_down(attached: &Attachment) -> Self {
+        let disk = attached.disk.clone().unwrap_or_default();
+        let (read_only, volatile_write_cache) = (disk.read_only, disk.volatile_write_cache);
+        Self { bytes: attached.size, read_only, volatile_write_cache }
+    }
+
+    /// Of a disk that two connections show so: the size that both have, and what holds for one of them.
+    fn together(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.min(other.bytes),
+            read_only: self.read_only || other.read_only,
+            volatile_write_cache: self.volatile_write_cache || other.volatile_write_cache,
+        }
+    }
+}
+
+/// What the machine is told of a disk that has changed. (Of a cache it is not: it was told of one from the start.)
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum News {
+    /// It has so many bytes.
+    Size(u64),
+    /// It takes no writes any more, or takes them again.
+    ReadOnly(bool),
 }
 
 /// Where one thread tells what becomes of its connection.
@@ -35,8 +77,8 @@ impl Changes {
     /// For the first thread of a disk that is attached, or taken over.
     pub(super) fn new(before: Option<&Attachment>) -> (Self, watch::Receiver<Change>) {
         let state = if before.is_some() { State::Reconnecting } else { State::Live };
-        let first =
-            Change { state, reason: None, bytes: before.map_or(0, |before| before.size), paths: Vec::new() };
+        let properties = before.map(Properties::written_down).unwrap_or_default();
+        let first = Change { state, reason: None, properties, paths: Vec::new() };
         let (together, told) = watch::channel(first.clone());
         let all = All { each: Mutex::new(vec![first.clone()]), together };
         (Self { all: Arc::new(all), own: 0, first }, told)
@@ -66,10 +108,11 @@ pub(super) fn changes(mut told: watch::Receiver<Change>) -> impl AsyncFnMut() ->
     }
 }
 
-/// A disk is as well off as the worst of its connections, and has the size that all of them show.
+/// A disk is as well off as the worst of its connections.
 fn together(each: &[Change]) -> Change {
     let worst = each.iter().max_by_key(|change| badness(change.state)).expect("there is a thread");
-    let bytes = each.iter().map(|change| change.bytes).min().unwrap_or_default();
+    let properties = each.iter().map(|change| change.properties).reduce(Properties::together);
+    let properties = properties.unwrap_or_default();
     let mut paths: Vec<AttachedPath> = Vec::new();
     for path in each.iter().flat_map(|change| &change.paths) {
         let is_same = |other: &&mut AttachedPath| {
@@ -82,7 +125,7 @@ fn together(each: &[Change]) -> Change {
             None => paths.push(path.clone()),
         }
     }
-    Change { state: worst.state, reason: worst.reason.clone(), bytes, paths }
+    Change { state: worst.state, reason: worst.reason.clone(), properties, paths }
 }
 
 fn badness(state: State) -> u8 {
@@ -106,7 +149,7 @@ mod tests {
 
     fn change(state: State, bytes: u64, paths: Vec<AttachedPath>) -> Change {
         let reason = (state != State::Live).then(|| "the cable".to_owned());
-        Change { state, reason, bytes, paths }
+        Change { state, reason, properties: Properties { bytes, ..Properties::default() }, paths }
     }
 
     #[test]
@@ -115,12 +158,30 @@ mod tests {
         let second = first.another();
         let (a, b) = ("192.0.2.1:4420", "192.0.2.2:4420");
         first.tell(change(State::Live, 2048, vec![path(a, State::Live), path(b, State::Live)]));
-        assert_eq!(told.borrow().bytes, 0, "the second has not said anything yet");
+        assert_eq!(told.borrow().properties.bytes, 0, "the second has not said anything yet");
         second.tell(change(State::Reconnecting, 1024, vec![path(a, State::Live), path(b, State::Lost)]));
         let both = vec![path(a, State::Live), path(b, State::Lost)];
         assert_eq!(*told.borrow(), change(State::Reconnecting, 1024, both));
         second.tell(change(State::Live, 2048, vec![path(a, State::Live), path(b, State::Live)]));
-        assert_eq!((told.borrow().state, told.borrow().bytes), (State::Live, 2048));
+        assert_eq!((told.borrow().state, told.borrow().properties.bytes), (State::Live, 2048));
         assert_eq!(told.borrow().reason, None);
+    }
+
+    #[test]
+    fn disk_is_read_only_and_cached_if_one_connection_says_so() {
+        let (first, told) = Changes::new(None);
+        let second = first.another();
+        let shown = |read_only, volatile_write_cache| Change {
+            properties: Properties { bytes: 1024, read_only, volatile_write_cache },
+            ..change(State::Live, 0, Vec::new())
+        };
+        let seen = || (told.borrow().properties.read_only, told.borrow().properties.volatile_write_cache);
+        first.tell(shown(false, true));
+        second.tell(shown(true, false));
+        assert_eq!(seen(), (true, true));
+        second.tell(shown(false, false));
+        assert_eq!(seen(), (false, true));
+        first.tell(shown(false, false));
+        assert_eq!(seen(), (false, false));
     }
 }

@@ -13,6 +13,8 @@ const KINDS: usize = 3;
 const STEPS: usize = 8 * 28;
 /// Operations whose times are kept: tags below this. Of others, which no server has, no time is counted.
 const TAGS: usize = 1 << 16;
+/// The tag of a flush that no request asked for.
+const OWN_FLUSH: Tag = Tag(u64::MAX - 1);
 
 /// Operations of one kind.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -227,6 +229,8 @@ pub(crate) struct Counted<B> {
     /// By tag.
     begun: Vec<Begun>,
     in_flight: u64,
+    /// The device that is to be flushed as soon as there is room for that.
+    to_flush: Option<DeviceId>,
     /// The time at which this turn's operations begin, once it was looked at.
     now: Option<Duration>,
 }
@@ -235,7 +239,7 @@ impl<B> Counted<B> {
     pub(crate) fn new(inner: B, counters: Arc<Counters>) -> Self {
         let own = Arc::<ThreadCounters>::default();
         counters.threads.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&own));
-        Self { inner, counters, own, begun: Vec::new(), in_flight: 0, now: None }
+        Self { inner, counters, own, begun: Vec::new(), in_flight: 0, to_flush: None, now: None }
     }
 
     /// There may be writes of an earlier server that nobody flushed.
@@ -247,6 +251,16 @@ impl<B> Counted<B> {
     /// A path was connected again so often.
     pub(crate) fn set_reconnects(&self, reconnects: u64) {
         self.own.reconnects.store(reconnects, Ordering::Relaxed);
+    }
+
+    /// Has a device flush what has been written so far, for nobody who asked for it: its failure is logged.
+    pub(crate) fn flush_cache(&mut self, device: DeviceId)
+    where
+        B: Backend,
+    {
+        let is_full = self.inner.submit(OWN_FLUSH, device, BlockOp::Flush).is_err();
+        self.to_flush = is_full.then_some(device);
+        self.inner.flush();
     }
 
     /// Whether an operation is under way, or something may have been written that the disk keeps in its cache if it has one.
@@ -294,6 +308,17 @@ impl<B: Backend> Backend for Counted<B> {
         self.now = None;
         if completions.len() == before {
             return;
+        }
+        if let Some(device) = self.to_flush.take() {
+            self.flush_cache(device);
+        }
+        let own = completions[before..].iter().position(|completion| completion.tag == OWN_FLUSH);
+        if let Some(own) = own
+            && let Err(error) = completions.swap_remove(before + own).result
+        {
+            tracing::error!(
+                "what was written before the disk's write cache changed may be lost: a flush failed: {error}"
+            );
         }
         let now = self.counters.start.elapsed();
         for completion in &completions[before..] {

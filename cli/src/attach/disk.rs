@@ -73,6 +73,7 @@ pub(super) fn identity(attached: &Attachment) -> Result<NamespaceIdentity> {
         nguid: disk.nguid,
         eui64: disk.eui64,
         geometry: namespace.geometry,
+        is_flushed: true,
     })
 }
 

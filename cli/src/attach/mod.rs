@@ -13,6 +13,7 @@
 //! | `process` | what that process asks of the system for itself |
 //! | `seccomp` | what its threads may ask of the system from then on |
 //! | `ublk` | `/dev/ublkbN` |
+//! | `block_device` | what the kernel is told of a block device, whichever driver has it |
 //! | `vhost` | the disk of a virtual machine: vhost-user-blk |
 //! | `socket` | a socket for NBD clients, or for the kernel's own: `/dev/nbdN` |
 //! | `guard` | the process that outlives a disk's server, and starts another |
@@ -29,6 +30,7 @@
 
 mod answer;
 mod ask;
+mod block_device;
 mod changes;
 mod control;
 mod counted;

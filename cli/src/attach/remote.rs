@@ -1,6 +1,6 @@
 //! A remote namespace on the thread that serves it as a disk: connected, watched, and left in order.
 
-use super::changes::{Change, Changes};
+use super::changes::{Change, Changes, Properties};
 use super::control::{Control, Line};
 use super::counted::Counted;
 use super::fence::{Fence, FenceFile, FencePart};
@@ -109,9 +109,11 @@ pub(super) struct Remote {
     pub(super) found: Found,
     line: Arc<Line>,
     changes: Changes,
-    /// Of how much of what happened was told, and which size the disk had then.
+    /// Of how much of what happened was told, and how the disk was then.
     happened: u64,
-    bytes: u64,
+    properties: Properties,
+    /// It has had a volatile write cache.
+    was_cached: bool,
     fence: FencePart,
     /// What is in that part of the record.
     fenced: Fence,
@@ -155,7 +157,7 @@ impl Remote {
                 (backend, found, lock, identity)
             }
             None => {
-                let (backend, via) = crate::runtime::run(reach(connection.clone(), async |options| {
+                let (mut backend, via) = crate::runtime::run(reach(connection.clone(), async |options| {
                     let backend = RemoteBackend::connect(&options)?;
                     reached = options;
                     Ok(backend)
@@ -169,7 +171,10 @@ impl Remote {
                     None => taken_of(&connection.nqn, nsid, backend.namespaces()),
                 };
                 let controller = backend.controller().cloned().unwrap_or_default();
-                let identity = NamespaceIdentity::new(&controller, &namespace);
+                // Whatever it is attached as, the machine is told of a cache, and flushes.
+                let seen = NamespaceIdentity::new(&controller, &namespace);
+                let identity = NamespaceIdentity { is_flushed: true, ..seen };
+                backend.open(identity.clone());
                 let found = Found { namespace, controller, via: Some(via), choice, paths: Vec::new() };
                 (backend, found, lock, identity)
             }
@@ -236,7 +241,8 @@ impl Remote {
         fence.write(Some(fenced.clone()))?;
         let counted = Counted::new(backend, Arc::clone(control.counters()));
         Ok(Self {
-            bytes: found.namespace.geometry.bytes(),
+            properties: found.namespace.geometry.into(),
+            was_cached: found.namespace.geometry.volatile_write_cache,
             found,
             line: control.line()?,
             changes,
@@ -314,9 +320,9 @@ impl Remote {
         self.line.heard();
     }
 
-    /// The bytes in the disk, as far as the target has said.
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
+    /// How the disk is, as far as the target has said.
+    pub(super) fn properties(&self) -> Properties {
+        self.properties
     }
 
     fn tell(&mut self) {
@@ -339,11 +345,20 @@ impl Remote {
         self.write_fence();
         self.backend.set_reconnects(self.backend.inner.reconnects());
         let (state, reason) = self.state();
-        if state == State::Live {
-            let bytes = self.backend.inner.bytes(self.found.namespace.nsid);
-            self.bytes = self.bytes.max(bytes.unwrap_or_default());
+        if let Some(geometry) = self.backend.geometry(self.device()).filter(|_| state == State::Live) {
+            self.on_geometry(geometry.into());
         }
-        self.changes.tell(Change { state, reason, bytes: self.bytes, paths: self.paths() });
+        self.changes.tell(Change { state, reason, properties: self.properties, paths: self.paths() });
+    }
+
+    fn on_geometry(&mut self, now: Properties) {
+        let before = self.properties;
+        self.properties = Properties { bytes: now.bytes.max(before.bytes), ..now };
+        self.was_cached |= now.volatile_write_cache;
+        if before.volatile_write_cache != now.volatile_write_cache {
+            // What was flushed while nobody knew of the cache, or is left in one that is gone, is not durable before this.
+            self.backend.flush_cache(self.device());
+        }
     }
 
     /// The disk's state, and why it cannot be used if it cannot.
@@ -431,8 +446,7 @@ impl Remote {
 
     /// Flushes what was written, if that is possible until then, and ends the connection.
     pub(super) fn finish(mut self, until: Instant) -> Result<()> {
-        let has_cache = self.found.namespace.geometry.volatile_write_cache;
-        let may_lose = self.backend.has_unfinished(has_cache);
+        let may_lose = self.backend.has_unfinished(self.was_cached);
         let flushed = self.flush(until);
         self.close();
         match flushed {

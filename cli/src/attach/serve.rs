@@ -1,7 +1,7 @@
 //! The process behind an attached disk: what the servers of all forms have in common.
 
 use super::answer::Answers;
-use super::changes::Change;
+use super::changes::{Change, News, Properties};
 use super::control::{Control, End};
 use super::form::Server;
 use super::guard::{Guard, Restart};
@@ -225,7 +225,7 @@ impl Begun {
                 restart,
                 guard: None,
                 was_live: false,
-                growth: None,
+                untold: [None, None],
             };
             Ok(service.serve(server).await)
         })
@@ -341,8 +341,8 @@ pub(super) struct Service<'a> {
     restart: Restart,
     guard: Option<Guard>,
     was_live: bool,
-    /// Why the machine was not told that the disk has grown.
-    growth: Option<String>,
+    /// Why the machine was not told that the disk has grown, and that it takes no writes.
+    untold: [Option<String>; 2],
 }
 
 impl Service<'_> {
@@ -416,12 +416,12 @@ impl Service<'_> {
     }
 
     /// Keeps the entry true until the disk is to go, or to be served by another. One that is in use stays until it is not, or
-    /// until it is asked for twice. `resize` tells the machine the disk's new size.
+    /// until it is asked for twice. `tell` tells the machine how the disk has changed.
     pub(super) async fn until_ended(
         &mut self,
         control: &Arc<Control>,
         mut changed: impl AsyncFnMut() -> Change,
-        resize: impl AsyncFn(u64) -> Result<()>,
+        tell: impl AsyncFn(News) -> Result<()>,
     ) -> End {
         let mut log = tokio::time::interval(LOG_POLL);
         loop {
@@ -435,9 +435,7 @@ impl Service<'_> {
                 },
                 () = sleep(ENDING_POLL), if is_ending => if self.users().await.is_empty() { break },
                 change = changed() => {
-                    if change.bytes > self.entry.size {
-                        self.grown(change.bytes, resize(change.bytes).await);
-                    }
+                    self.disk_is(change.properties, &tell).await;
                     self.connection_is(change);
                 }
                 () = self.answers.next(control) => {}
@@ -461,18 +459,32 @@ impl Service<'_> {
         }
     }
 
-    /// The namespace has grown, and the machine was told, or could not be.
-    fn grown(&mut self, bytes: u64, told: Result<()>) {
-        match told {
-            Ok(()) => {
-                tracing::info!("the disk has grown to {bytes} bytes");
-                (self.entry.size, self.growth) = (bytes, None);
+    /// Says how the disk has changed: to the machine, in the log and in the entry.
+    async fn disk_is(&mut self, now: Properties, tell: &impl AsyncFn(News) -> Result<()>) {
+        let Properties { bytes, read_only, volatile_write_cache } = now;
+        if bytes > self.entry.size {
+            let told = tell(News::Size(bytes)).await;
+            if told.is_ok() {
+                self.entry.size = bytes;
             }
-            Err(error) => {
-                let note = format!("the namespace has grown to {bytes} bytes: {}", chain(&error));
-                tracing::warn!("{note}");
-                self.growth = Some(note);
-            }
+            self.untold[0] = untold(&format!("the namespace has grown to {bytes} bytes"), told);
+        }
+        let Some(disk) = &mut self.entry.disk else { return };
+        let before = core::mem::replace(&mut disk.read_only, read_only);
+        let had_cache = core::mem::replace(&mut disk.volatile_write_cache, volatile_write_cache);
+        if before != read_only {
+            let what = match read_only {
+                true => "the namespace is read-only now: writes fail",
+                false => "the namespace can be written again",
+            };
+            self.untold[1] = untold(what, tell(News::ReadOnly(read_only)).await);
+        }
+        match (had_cache, volatile_write_cache) {
+            (false, true) => tracing::warn!(
+                "the namespace has a volatile write cache now: what is not flushed is lost with the target's power"
+            ),
+            (true, false) => tracing::info!("the namespace has no volatile write cache any more"),
+            _ => {}
         }
     }
 
@@ -502,7 +514,8 @@ impl Service<'_> {
         self.entry.paths = paths;
         // An end that is put off is what counts, and its reason.
         if self.entry.state != State::Ending {
-            self.entry.reason = reason.or_else(|| self.growth.clone());
+            let untold = || self.untold.iter().flatten().cloned().reduce(|all, it| format!("{all}; {it}"));
+            self.entry.reason = reason.or_else(untold);
             self.entry.state = state;
         }
         self.set(self.entry.state);
@@ -523,6 +536,17 @@ impl Service<'_> {
             tracing::warn!("the log was too long: what stood here before is gone");
         }
     }
+}
+
+/// Logs how the disk has changed, and returns that with the reason where the machine was not told.
+fn untold(what: &str, told: Result<()>) -> Option<String> {
+    let Err(error) = told else {
+        tracing::warn!("{what}");
+        return None;
+    };
+    let note = format!("{what}: {}", chain(&error));
+    tracing::warn!("{note}");
+    Some(note)
 }
 
 /// Tells systemd, if that waits for it.

@@ -2,7 +2,8 @@
 //!
 //! One thread does it all: it reads requests, sends commands to the target, and answers.
 
-use super::changes::{Change, Changes, changes};
+use super::block_device::{announce_again, set_read_only};
+use super::changes::{Change, Changes, News, changes};
 use super::control::{Control, End};
 use super::nbd::kernel::Kernel;
 use super::nbd::{DiskInfo, Listener, Server};
@@ -65,8 +66,8 @@ pub(super) async fn serve(service: &mut Service<'_>, note: Option<String>) -> Re
         service.report().await?;
         is_live = true;
         // Its clients are told by the thread, when they connect.
-        let resize = async |_| Ok(());
-        Ok(service.until_ended(&thread.control, changes(thread.changes.clone()), resize).await)
+        let tell = async |_| Ok(());
+        Ok(service.until_ended(&thread.control, changes(thread.changes.clone()), tell).await)
     };
     let said = tokio::select! {
         said = lives => said,
@@ -112,6 +113,7 @@ pub(super) async fn serve_device(service: &mut Service<'_>) -> Result<()> {
     let lives = async {
         service.place(&up.found, place)?;
         if !takes_over {
+            // It came before it was written down whose it is.
             announce_again(&node);
             tokio::select! {
                 opens = node_opens(&node) => opens?,
@@ -119,11 +121,16 @@ pub(super) async fn serve_device(service: &mut Service<'_>) -> Result<()> {
             }
         }
         service.report().await?;
-        let resize = async |bytes| {
+        let tell = async |news| {
             let (node, owner) = (node.clone(), owner.clone());
-            spawn_blocking(move || Kernel::open()?.resize(&node, bytes, &owner)).await?
+            let tell = move || match news {
+                News::Size(bytes) => Kernel::open()?.resize(&node, bytes, &owner),
+                // Of the flags it takes at the start it takes none later.
+                News::ReadOnly(read_only) => set_read_only(&node, read_only),
+            };
+            spawn_blocking(tell).await?
         };
-        Ok(service.until_ended(&thread.control, changes(thread.changes.clone()), resize).await)
+        Ok(service.until_ended(&thread.control, changes(thread.changes.clone()), tell).await)
     };
     let said = tokio::select! {
         said = lives => said,
@@ -141,14 +148,6 @@ pub(super) async fn serve_device(service: &mut Service<'_>) -> Result<()> {
     let (how, ended) = take_away(node).await;
     let finished = thread.end(how).await;
     said.map(drop).and(ended).and(finished)
-}
-
-/// Has udev look at a device again: it came before it was written down whose it is.
-fn announce_again(node: &Path) {
-    if let Some(name) = node.file_name().and_then(|name| name.to_str()) {
-        // Without sysfs there is no udev.
-        let _ = std::fs::write(format!("/sys/class/block/{name}/uevent"), "change");
-    }
 }
 
 /// Gives the kernel's client another socket in place of that of a server that was killed: the other end of it. The kernel takes
@@ -262,7 +261,8 @@ fn run(origin: &Origin, clients: Clients, wires: Wires<Up>) -> Result<()> {
             break start + at;
         }
         let worked = server.turn(now, &mut remote.backend);
-        server.grow(remote.bytes());
+        let disk = remote.properties();
+        server.change(disk.bytes, disk.read_only);
         control.counters().set_clients(server.clients());
         if server.is_deserted()
             && let Some(gone) = gone.take()

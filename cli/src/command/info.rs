@@ -78,6 +78,10 @@ pub(super) fn print(listed: &Listed) -> Result<()> {
     field("namespace", &disk.nsid.to_string())?;
     field("uuid", disk.uuid.as_deref().unwrap_or_default())?;
     field("size", &format!("{} ({} bytes, blocks of {})", human(disk.size), disk.size, disk.block_size))?;
+    if disk.disk.is_some() {
+        field("access", if record.read_only { "read-only" } else { "read and write" })?;
+        field("write cache", if record.volatile_write_cache { "volatile" } else { "none" })?;
+    }
     field("model", &record.model)?;
     field("serial", &record.serial)?;
     field("firmware", &record.firmware)?;

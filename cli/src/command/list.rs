@@ -55,6 +55,9 @@ impl List {
                 let (place, state) = (disk.place().display(), disk.state.as_str());
                 line(format_args!("{place}: {state}: {reason}{}", retry.unwrap_or_default()))?;
             }
+            if disk.disk.as_ref().is_some_and(|record| record.read_only) {
+                line(format_args!("{}: read-only", disk.place().display()))?;
+            }
             for path in disk.paths.iter().filter(|_| disk.paths.len() > 1) {
                 line(format_args!("{}: path {}", disk.place().display(), path_line(path)))?;
             }

@@ -228,7 +228,8 @@ fn opened_disk_that_is_replaced_is_foreign_to_its_connection() {
     assert_eq!((site.connection.foreign()[0].0, disk.geometry().block_size), (Nsid(1), 512));
     assert!(matches!(site.connection.open(Nsid(1)), Err(Error::Foreign { nsid: Nsid(1), .. })));
     let buffer = disk.buffer(BLOCK).unwrap();
-    assert!(site.run(disk.write(0, buffer)).is_none(), "it waits");
+    let failed = site.run(disk.write(0, buffer)).expect("it does not wait").unwrap_err();
+    assert_eq!((failed.error.block_error(), failed.error.effect()), (Some(BlockError::Gone), Effect::Nothing));
     assert!(site.target.seen.is_empty());
 }
 
@@ -242,7 +243,8 @@ fn disk_replaced_while_it_is_opened_is_foreign() {
     (0..100).for_each(|_| site.turn());
     assert_eq!(site.connection.state(), ConnectionState::Foreign);
     let buffer = disk.buffer(BLOCK).unwrap();
-    assert!(site.run(disk.read(0, buffer)).is_none());
+    let failed = site.run(disk.read(0, buffer)).expect("it does not wait").unwrap_err();
+    assert_eq!(failed.error.block_error(), Some(BlockError::Gone));
     assert!(site.target.seen.is_empty());
 }
 

@@ -9,7 +9,7 @@ use crate::transport::Transport;
 use core::time::Duration;
 use nvme_proto::Nsid;
 use nvme_proto::admin::log_page::AnaState;
-use nvmf_block::BlockError;
+use nvmf_block::{BlockError, Geometry};
 use nvmf_host::{Mismatch, NamespaceIdentity};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -52,6 +52,10 @@ struct Blocked {
 struct Head {
     /// As it was when it was opened, or first seen.
     opened: NamespaceIdentity,
+    /// As it is now, as far as it is known.
+    now: Geometry,
+    /// It has had a volatile write cache, which may hold what was written then.
+    was_cached: bool,
     /// Somebody opened it, or submitted an operation to it.
     in_use: bool,
     blocked: Option<Blocked>,
@@ -68,7 +72,18 @@ struct Head {
 impl Head {
     fn new(opened: NamespaceIdentity, in_use: bool) -> Self {
         let none = PathSet::default();
-        Self { opened, in_use, blocked: None, paths: none, foreign_on: none, shown_on: none, removed: false }
+        let (now, was_cached) = (opened.geometry, opened.geometry.volatile_write_cache);
+        Self {
+            opened,
+            now,
+            was_cached,
+            in_use,
+            blocked: None,
+            paths: none,
+            foreign_on: none,
+            shown_on: none,
+            removed: false,
+        }
     }
 
     fn state(&self) -> NamespaceState {
@@ -115,9 +130,14 @@ impl Heads {
         self.heads.get(&nsid).map(|head| head.opened.geometry.block_size)
     }
 
-    /// The bytes in it, on whichever path.
-    pub(super) fn bytes(&self, nsid: Nsid) -> Option<u64> {
-        self.heads.get(&nsid).map(|head| head.opened.geometry.bytes())
+    /// Its geometry, on whichever path.
+    pub(super) fn geometry(&self, nsid: Nsid) -> Option<Geometry> {
+        self.heads.get(&nsid).map(|head| head.now)
+    }
+
+    /// Whether a flush of it means something, as far as any path has ever said.
+    pub(super) fn was_cached(&self, nsid: Nsid) -> bool {
+        self.heads.get(&nsid).is_some_and(|head| head.was_cached)
     }
 
     /// The namespaces in use that are not the disks that they were.
@@ -152,8 +172,8 @@ struct Sight {
     no_access: PathSet,
     foreign: PathSet,
     mismatch: Option<Mismatch>,
-    /// The blocks in it, on whichever path that shows it.
-    blocks: Option<u64>,
+    /// Its geometry, of all paths that show it: the fewest blocks, and what holds on any of them.
+    geometry: Option<Geometry>,
     /// A controller cannot say now which disk is there, or shows the disk that was opened with a geometry that cannot be used.
     unknown: bool,
     /// The path that was connected again just now does not have it yet.
@@ -179,8 +199,13 @@ impl Sight {
                 sight.mismatch.get_or_insert(mismatch);
                 continue;
             }
-            let blocks = identity.geometry.blocks;
-            sight.blocks = Some(sight.blocks.map_or(blocks, |least| least.min(blocks)));
+            let shown = identity.geometry;
+            sight.geometry = Some(sight.geometry.map_or(shown, |others| Geometry {
+                blocks: others.blocks.min(shown.blocks),
+                read_only: others.read_only || shown.read_only,
+                volatile_write_cache: others.volatile_write_cache || shown.volatile_write_cache,
+                ..others
+            }));
             match association.access(opened.nsid) {
                 AnaState::OPTIMIZED => sight.optimized.insert(number),
                 AnaState::NON_OPTIMIZED => sight.non_optimized.insert(number),
@@ -212,10 +237,11 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// The bytes in a namespace that is in use or was seen, on whichever path: while it grows, the least.
+    /// The geometry of a namespace that is in use or was seen, as the paths to it showed it last: while it grows, the smallest size;
+    /// read-only and with a volatile write cache if it is so on one of them.
     #[must_use]
-    pub fn bytes(&self, nsid: Nsid) -> Option<u64> {
-        self.heads.bytes(nsid)
+    pub fn geometry(&self, nsid: Nsid) -> Option<Geometry> {
+        self.heads.geometry(nsid)
     }
 
     /// How a namespace is, as the paths that are connected say; `None`: it was never seen.
@@ -259,9 +285,11 @@ impl<T: Transport> Driver<T> {
         for (&nsid, head) in heads {
             let sight = Sight::of(&self.paths, &head.opened, back);
             head.paths = sight.paths();
-            if let Some(blocks) = sight.blocks {
+            if let Some(geometry) = sight.geometry {
                 // It may have grown, which its users may have been told: it must not shrink again.
-                head.opened.geometry.blocks = blocks;
+                head.opened.geometry.blocks = geometry.blocks;
+                head.now = geometry;
+                head.was_cached |= geometry.volatile_write_cache;
             }
             head.shown_on = head.shown_on.only(*ready).with(sight.shown());
             // A controller that had it has it no more, and no other has it. Or nobody waits for it anyway.

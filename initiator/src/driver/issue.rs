@@ -8,9 +8,9 @@ use crate::Effect;
 use crate::transport::Transport;
 use core::time::Duration;
 use nvme_proto::{Nsid, Status};
-use nvmf_block::BlockError;
-use nvmf_host::io::Parts;
-use nvmf_host::{Association, Fate, Outcome, Recovery, status};
+use nvmf_block::{BlockError, Geometry};
+use nvmf_host::io::{Operation, Parts};
+use nvmf_host::{Association, Fate, Namespace, Outcome, Recovery, status};
 
 /// Time between two scans of the namespaces that a status causes.
 const DOUBT_INTERVAL: Duration = Duration::from_secs(1);
@@ -151,7 +151,13 @@ impl<T: Transport> Driver<T> {
         if self.heads.block_size(nsid) != Some(namespace.geometry.block_size) {
             return Err(BlockError::Gone);
         }
-        let parts = namespace.split(op.try_into()?)?;
+        let operation = op.try_into()?;
+        let geometry = Geometry { volatile_write_cache: self.heads.was_cached(nsid), ..namespace.geometry };
+        if operation == Operation::Flush && geometry.volatile_write_cache {
+            // Over a path that has not heard of the cache yet, too, and for what was written before the cache went.
+            return Namespace::new(nsid, geometry, namespace.limits).split(operation);
+        }
+        let parts = namespace.split(operation)?;
         if op.is_pair() && !path.has_room_for_pairs() {
             return Err(BlockError::Unsupported);
         }

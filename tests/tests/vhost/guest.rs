@@ -49,12 +49,16 @@ pub(crate) struct Guest {
     available: u16,
     used: u16,
     inflight: Option<(VhostUserInflight, File)>,
+    /// The features that its driver agreed to when it started.
+    agreed: Option<u64>,
     pub(crate) event_idx: bool,
 }
 
 /// A connection to a server.
 pub(crate) struct Connection {
     pub(crate) frontend: Frontend,
+    /// What the device offered when it was connected to.
+    pub(crate) offered: u64,
     kick: EventFd,
     call: EventFd,
 }
@@ -65,7 +69,7 @@ impl Guest {
         let file = File::from(file);
         file.set_len(MEMORY_LEN as u64).expect("memory");
         let memory = Memory::map(&file, 0, MEMORY_LEN).expect("memory");
-        Self { memory, file, available: 0, used: 0, inflight: None, event_idx: true }
+        Self { memory, file, available: 0, used: 0, inflight: None, agreed: None, event_idx: true }
     }
 
     /// Connects and starts the queue, as QEMU does at first and after each loss.
@@ -78,10 +82,10 @@ impl Guest {
         .expect("a server");
         let mut frontend = frontend.expect("a server");
         frontend.set_owner().expect("set owner");
-        let mut features = frontend.get_features().expect("features");
-        if !self.event_idx {
-            features &= !F_EVENT_IDX;
-        }
+        let offered = frontend.get_features().expect("features");
+        let wanted = if self.event_idx { offered } else { offered & !F_EVENT_IDX };
+        // A driver that runs does not agree anew.
+        let features = *self.agreed.get_or_insert(wanted);
         let protocol = frontend.get_protocol_features().expect("protocol features");
         assert!(
             protocol.contains(VhostUserProtocolFeatures::INFLIGHT_SHMFD | VhostUserProtocolFeatures::CONFIG)
@@ -113,7 +117,7 @@ impl Guest {
         frontend.set_vring_call(0, &call).expect("a call");
         frontend.set_vring_kick(0, &kick).expect("a kick");
         frontend.set_vring_enable(0, true).expect("enabled");
-        Connection { frontend, kick, call }
+        Connection { frontend, offered, kick, call }
     }
 
     /// Takes the memory away from under whoever has mapped it; this process must not touch it any more.

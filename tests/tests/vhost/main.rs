@@ -15,12 +15,27 @@ const SIZE: u64 = 8 << 20;
 const OK: u8 = 0;
 const IO_ERROR: u8 = 1;
 const UNSUPPORTED: u8 = 2;
+/// The features of a disk that takes no writes, and of one that discards.
+const F_RO: u64 = 1 << 5;
+const F_DISCARD: u64 = 1 << 13;
 
 fn site(name: &str) -> (Site, Target) {
     let site = Site::new(name).expect("a site");
     site.configure(&site.subsystem(&[site.disk("disk.img", SIZE)])).expect("a configuration");
+    let path = site.path("target.toml");
+    let text = std::fs::read_to_string(&path).expect("the configuration");
+    let socket = format!("[target]\ncontrol_socket = \"{}\"", site.path("control.sock").display());
+    std::fs::write(&path, text.replace("[target]", &socket)).expect("a configuration");
     let target = site.serve().expect("a target");
     (site, target)
+}
+
+fn set_read_only(site: &Site, is_so: &str) {
+    let program = process::program("nvmf-target").expect("nvmf-target");
+    let words = ["namespace", "set", &site.nqn, "1", "--read-only", is_so];
+    let told = process::ctl(&program, &site.path("control.sock"), &words, Duration::from_secs(60));
+    let (status, answer) = told.expect("an answer");
+    assert!(status.success(), "{answer}");
 }
 
 fn attach(site: &Site) -> (Value, PathBuf) {
@@ -299,5 +314,44 @@ fn disk_that_grows_is_larger_for_the_driver() {
     process::signal(server.id(), "TERM").expect("it runs");
     assert!(process::end(&mut server).expect("it ends").success());
     assert!(!socket.exists());
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn disk_that_turns_read_only_fails_writes_and_keeps_its_driver() {
+    let (site, target) = site("vhost-read-only");
+    let (_, socket) = attach(&site);
+    let mut guest = Guest::new();
+    let connection = guest.connect(&socket);
+    assert_eq!(connection.offered & (F_RO | F_DISCARD), F_DISCARD);
+    let requests = |guest: &mut Guest, connection: &guest::Connection| {
+        [(OUT, &[(0, 4096)][..]), (IN, &[(0, 4096)]), (FLUSH, &[])]
+            .map(|(kind, parts)| guest.request(connection, kind, 0, parts))
+    };
+    assert_eq!(requests(&mut guest, &connection), [OK, OK, OK]);
+    set_read_only(&site, "true");
+    process::until("the list shows it", || listed(&site)["read_only"] == true).expect("it does");
+    assert_eq!(requests(&mut guest, &connection), [IO_ERROR, OK, OK]);
+    let listed_now = listed(&site);
+    let reason = listed_now["reason"].as_str().unwrap_or_default();
+    assert!(listed_now["state"] == "live" && reason.contains("QEMU is started again"), "{listed_now}");
+    // Another server offers other features, and takes those that the driver of before has.
+    let pid = |disk: &Value| disk["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+    let killed = pid(&listed_now).expect("a server");
+    drop(connection);
+    process::signal(killed, "KILL").expect("it runs");
+    process::until_within("another server", Duration::from_secs(90), || {
+        let now = listed(&site);
+        pid(&now).is_some_and(|pid| pid != killed) && now["state"] == "live"
+    })
+    .expect("there is");
+    let connection = guest.connect(&socket);
+    assert_eq!(connection.offered & (F_RO | F_DISCARD), F_RO);
+    assert_eq!(requests(&mut guest, &connection), [IO_ERROR, OK, OK]);
+    set_read_only(&site, "false");
+    process::until("the list shows it", || listed(&site)["read_only"] == false).expect("it does");
+    assert_eq!(requests(&mut guest, &connection), [OK, OK, OK]);
+    drop(connection);
+    detach(&site);
     target.stop().expect("a clean stop");
 }

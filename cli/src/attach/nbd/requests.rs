@@ -42,9 +42,9 @@ impl Requests {
         }
     }
 
-    /// The disk has so many bytes now.
-    pub(super) fn grow(&mut self, bytes: u64) {
-        self.disk.bytes = bytes;
+    /// The disk is so now.
+    pub(super) fn change(&mut self, bytes: u64, read_only: bool) {
+        (self.disk.bytes, self.disk.read_only) = (bytes, read_only);
     }
 
     /// What the clients are told of the disk.

@@ -64,9 +64,9 @@ impl Server {
         })
     }
 
-    /// The disk has grown: whoever connects from now on is told.
-    pub(crate) fn grow(&mut self, bytes: u64) {
-        self.requests.grow(bytes);
+    /// The disk is so now: whoever connects from now on is told, and what is asked for is held against it.
+    pub(crate) fn change(&mut self, bytes: u64, read_only: bool) {
+        self.requests.change(bytes, read_only);
     }
 
     /// Takes clients from a listener.

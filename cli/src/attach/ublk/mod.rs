@@ -21,7 +21,8 @@ mod server;
 pub(crate) use device::QUEUES_MAX;
 pub(super) use device::{available, clear_away, is_left};
 
-use super::changes::{Changes, changes};
+use super::block_device::set_read_only;
+use super::changes::{Changes, News, changes};
 use super::control::{Control, End};
 use super::remote::{END_TIME_MAX, Wires, in_thread};
 use super::serve::{Place, Service, node_opens};
@@ -56,8 +57,13 @@ pub(super) async fn serve(service: &mut Service<'_>) -> Result<()> {
     let lives = async {
         start(service, &up, takes_over).await?;
         is_live = true;
-        let resize = async move |bytes| spawn_blocking(move || device::resize(device, bytes)).await?;
-        Ok(service.until_ended(&control, changes(told), resize).await)
+        let tell = move |news| match news {
+            News::Size(bytes) => device::resize(device, bytes),
+            // The driver takes that only before it starts; the kernel takes it for any block device.
+            News::ReadOnly(read_only) => set_read_only(&device::node(device), read_only),
+        };
+        let tell = async move |news| spawn_blocking(move || tell(news)).await?;
+        Ok(service.until_ended(&control, changes(told), tell).await)
     };
     // The thread ends before the device is stopped only when something is wrong.
     let (said, served) = tokio::select! {

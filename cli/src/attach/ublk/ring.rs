@@ -1,4 +1,4 @@
-//! Commands to the ublk driver through io_uring: the only unsafe code of this program.
+//! Commands to the ublk driver through io_uring.
 //!
 //! The driver reads and writes the memory that a command names until that command completes. So a ring and the memory
 //! that its commands name have one owner, and an owner that is dropped while a command is in flight leaks the memory.

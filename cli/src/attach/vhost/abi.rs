@@ -60,13 +60,21 @@ pub(super) fn features(disk: &DiskInfo) -> u64 {
         | optional(disk.write_zeroes && !disk.read_only, F_WRITE_ZEROES)
 }
 
+/// What a driver may have agreed to: also with a server before this one, when the disk was read-only, or was not.
+pub(super) fn features_ever(disk: &DiskInfo) -> u64 {
+    [false, true]
+        .map(|read_only| features(&DiskInfo { read_only, ..*disk }))
+        .into_iter()
+        .fold(0, |all, it| all | it)
+}
+
 /// The configuration space, `struct virtio_blk_config`; what lies behind its end reads as zeroes.
-pub(super) fn configuration(disk: &DiskInfo, bytes: u64) -> [u8; 64] {
+pub(super) fn configuration(disk: &DiskInfo) -> [u8; 64] {
     let mut space = [0; 64];
     let mut put = |at: usize, value: &[u8]| space[at..at + value.len()].copy_from_slice(value);
     let optimal = disk.preferred / disk.block_size.max(1);
     let of = |is_there: bool, value: u32| if is_there { value.to_le_bytes() } else { [0; 4] };
-    put(0, &(bytes / SECTOR).to_le_bytes());
+    put(0, &(disk.bytes / SECTOR).to_le_bytes());
     put(12, &SEGMENTS_MAX.to_le_bytes());
     put(20, &disk.block_size.to_le_bytes());
     // The topology: the physical block is the logical one, and this is the optimal size in blocks.
@@ -97,7 +105,7 @@ mod tests {
             write_zeroes: false,
             block_status: false,
         };
-        let space = configuration(&disk, disk.bytes);
+        let space = configuration(&disk);
         assert_eq!(space[..8], (1_u64 << 21).to_le_bytes());
         assert_eq!(space[20..24], 4096_u32.to_le_bytes());
         assert_eq!((space[28], space[44], space[48]), (16, 8, 0));
@@ -105,5 +113,9 @@ mod tests {
         assert!(offered & F_DISCARD != 0 && offered & (F_WRITE_ZEROES | F_RO | 1 << 11) == 0, "{offered:x}");
         let offered = features(&DiskInfo { read_only: true, ..disk });
         assert!(offered & F_RO != 0 && offered & F_DISCARD == 0, "{offered:x}");
+        // A driver of before the disk turned read-only, and one of before it did not, go on with another server.
+        let ever = features_ever(&DiskInfo { read_only: true, ..disk });
+        assert_eq!(ever, features(&disk) | offered);
+        assert!(ever & F_FLUSH != 0, "whatever it has, it can be flushed");
     }
 }

@@ -6,12 +6,13 @@ use super::guest::SharedRegion;
 use super::inflight::{self, Area};
 use super::ring::RingSetUp;
 use super::server::Message;
+use crate::attach::changes::News;
 use crate::attach::control::Control;
 use crate::attach::nbd::DiskInfo;
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use std::fs::File;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use vhost::vhost_user::message::{
@@ -23,10 +24,12 @@ use vhost::vhost_user::{
     BackendReqHandler, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut as Requests,
 };
 
-/// What both threads, and whoever hears that the disk has grown, know.
+/// What both threads, and whoever hears that the disk has changed, know.
 pub(super) struct Shared {
-    pub(super) disk: DiskInfo,
-    pub(super) bytes: AtomicU64,
+    /// As it was at the start.
+    disk: DiskInfo,
+    bytes: AtomicU64,
+    read_only: AtomicBool,
     /// Where the frontend is told that the configuration has changed.
     notices: Mutex<Option<UnixStream>>,
     messages: Mutex<Sender<Message>>,
@@ -35,18 +38,31 @@ pub(super) struct Shared {
 
 impl Shared {
     pub(super) fn new(disk: DiskInfo, messages: Sender<Message>, control: Arc<Control>) -> Self {
-        let (bytes, notices) = (AtomicU64::new(disk.bytes), Mutex::new(None));
-        Self { disk, bytes, notices, messages: Mutex::new(messages), control }
+        let (bytes, read_only) = (AtomicU64::new(disk.bytes), AtomicBool::new(disk.read_only));
+        Self { disk, bytes, read_only, notices: Mutex::new(None), messages: Mutex::new(messages), control }
     }
 
-    /// The disk has grown: the frontend is told, if it listens, and the guest by it.
-    pub(super) fn grow(&self, bytes: u64) -> anyhow::Result<()> {
-        self.bytes.store(bytes, Ordering::Release);
+    /// The disk has changed: the frontend is told, if it listens, and the guest by it.
+    pub(super) fn change(&self, news: News) -> anyhow::Result<()> {
+        match news {
+            News::Size(bytes) => self.bytes.store(bytes, Ordering::Release),
+            News::ReadOnly(read_only) => {
+                self.read_only.store(read_only, Ordering::Release);
+                // It is one of the features, which QEMU asks for when it connects, and a driver when it starts.
+                bail!("virtio cannot tell a driver that runs: the guest sees it when QEMU is started again");
+            }
+        }
         let notices = self.notices.lock().unwrap_or_else(PoisonError::into_inner);
         match &*notices {
             Some(socket) => super::notice::configuration_changed(socket).context("QEMU does not hear of it"),
             None => Ok(()),
         }
+    }
+
+    /// The disk as it is now.
+    fn disk(&self) -> DiskInfo {
+        let (bytes, read_only) = (self.bytes.load(Ordering::Acquire), self.read_only.load(Ordering::Acquire));
+        DiskInfo { bytes, read_only, ..self.disk }
     }
 
     fn send(&self, message: Message) {
@@ -122,7 +138,7 @@ impl Frontend {
     }
 
     fn configuration(&self) -> [u8; 64] {
-        abi::configuration(&self.shared.disk, self.shared.bytes.load(Ordering::Acquire))
+        abi::configuration(&self.shared.disk())
     }
 }
 
@@ -150,11 +166,11 @@ impl Requests for Frontend {
     }
 
     fn get_features(&mut self) -> Result<u64> {
-        Ok(abi::features(&self.shared.disk))
+        Ok(abi::features(&self.shared.disk()))
     }
 
     fn set_features(&mut self, features: u64) -> Result<()> {
-        if features & !abi::features(&self.shared.disk) != 0 {
+        if features & !abi::features_ever(&self.shared.disk) != 0 {
             return Err(Error::InvalidParam);
         }
         self.features = features;

@@ -13,7 +13,7 @@
 //! | `flight` | a request under way |
 //! | `server` | the thread that serves the rings |
 //! | `frontend` | the thread that talks to QEMU |
-//! | `notice` | telling QEMU that the disk has grown |
+//! | `notice` | telling QEMU that the disk has changed |
 //!
 //! A request's way: the driver puts it into a ring in the guest's memory, which is registered with the connection; the thread
 //! that is kicked, or looks, sends the command, and the transport receives what is read into the guest's memory. QEMU has no part
@@ -77,8 +77,8 @@ pub(super) async fn serve(service: &mut Service<'_>) -> Result<()> {
         service.place(&up.found, place)?;
         service.report().await?;
         is_live = true;
-        let resize = async |bytes| up.shared.grow(bytes);
-        Ok(service.until_ended(&control, changes(told), resize).await)
+        let tell = async |news| up.shared.change(news);
+        Ok(service.until_ended(&control, changes(told), tell).await)
     };
     let said = tokio::select! {
         said = lives => said,

@@ -1,4 +1,4 @@
-//! Telling a frontend that the disk has another size.
+//! Telling a frontend that the disk has changed.
 //!
 //! The crate `vhost` takes the socket that a frontend gives for that, and has no call to say it. So the socket is duplicated
 //! while the message that brings it waits to be read, and the notice is written here.

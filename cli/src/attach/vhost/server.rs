@@ -63,7 +63,6 @@ struct Served {
 pub(super) struct Server {
     remote: Remote,
     device: DeviceId,
-    disk: DiskInfo,
     /// What the guest is told of the disk's name.
     id: [u8; ID_LEN],
     rules: Rules,
@@ -107,7 +106,6 @@ impl Server {
             device: remote.device(),
             id: super::id(&remote.found.namespace),
             remote,
-            disk,
             rules,
             messages,
             control,
@@ -176,7 +174,8 @@ impl Server {
             worked = true;
             self.on_message(message);
         }
-        self.rules.bytes = self.remote.bytes().max(self.disk.bytes);
+        let now = self.remote.properties();
+        (self.rules.bytes, self.rules.read_only) = (now.bytes, now.read_only);
         while let Some(&(ring, head)) = self.waiting.front() {
             if !self.advance(ring, head) {
                 break;

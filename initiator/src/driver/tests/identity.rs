@@ -8,7 +8,7 @@ use nvme_proto::admin::identify::{Cns, Identify};
 use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
 use nvme_proto::{Nsid, Status};
 use nvmf_block::{BlockError, BlockOp, BlockRange, Tag};
-use nvmf_host::{AssociationConfig, Mismatch, RecoveryPolicy};
+use nvmf_host::{AssociationConfig, Mismatch, NamespaceIdentity, RecoveryPolicy};
 
 type Change = fn(&mut Target);
 
@@ -280,4 +280,52 @@ fn operation_in_flight_outlasts_the_wait_for_its_disk() {
     rig.target.release();
     rig.run();
     assert!(rig.result(1).is_some());
+}
+
+/// The commands that came since this was asked last.
+fn opcodes(rig: &mut Rig) -> Vec<NvmOpcode> {
+    rig.target.seen.drain(..).map(|seen| seen.0).collect()
+}
+
+#[test]
+fn cache_that_appears_is_flushed_by_who_said_so_and_goes_on_being_flushed() {
+    let mut rig = Rig::ready_with(config(), |target| target.write_cache = false);
+    let now = rig.now;
+    let association = rig.driver.association().unwrap();
+    let seen = NamespaceIdentity::new(association.controller(), association.namespace(Nsid(1)).unwrap());
+    rig.driver.open(now, NamespaceIdentity { is_flushed: true, ..seen });
+    let cached = |rig: &Rig| rig.driver.geometry(Nsid(1)).unwrap().volatile_write_cache;
+    rig.submit(1, rig.write(0, 1, 0xaa));
+    rig.submit(2, BlockOp::Flush);
+    rig.run();
+    assert_eq!((opcodes(&mut rig), cached(&rig)), (vec![NvmOpcode::WRITE], false), "durable without one");
+    // With it, and without it again: what was written in between may still be in it.
+    for (tag, write_cache) in [(3, true), (5, false)] {
+        rig.target.write_cache = write_cache;
+        rig.target.disconnect();
+        rig.pass(10 * SECOND);
+        assert_eq!((rig.driver.state(), cached(&rig)), (ConnectionState::Live, write_cache));
+        rig.submit(tag, rig.write(0, 1, 0xbb));
+        rig.run();
+        rig.submit(tag + 1, BlockOp::Flush);
+        rig.run();
+        assert_eq!(opcodes(&mut rig), [NvmOpcode::WRITE, NvmOpcode::FLUSH], "cache: {write_cache}");
+        assert_eq!((rig.result(tag), rig.result(tag + 1)), (Some(Ok(())), Some(Ok(()))));
+    }
+}
+
+#[test]
+fn disk_that_turns_read_only_takes_no_write_until_it_can_be_written_again() {
+    let mut rig = Rig::ready();
+    for (tag, read_only) in [(1, true), (3, false)] {
+        rig.target.read_only = read_only;
+        rig.target.announce();
+        rig.run();
+        assert_eq!(rig.driver.geometry(Nsid(1)).unwrap().read_only, read_only);
+        rig.submit(tag, rig.write(0, 1, 0xaa));
+        rig.submit(tag + 1, read(0, 1));
+        rig.run();
+        let written = if read_only { Err(BlockError::ReadOnly) } else { Ok(()) };
+        assert_eq!((rig.result(tag), rig.result(tag + 1)), (Some(written), Some(Ok(()))));
+    }
 }

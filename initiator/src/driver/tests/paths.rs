@@ -354,7 +354,7 @@ fn disk_has_grown_when_every_path_shows_it_and_must_not_shrink_again() {
     rig.run();
     rig.submit(0, read(0, 1));
     rig.run();
-    let bytes = |rig: &Rig| rig.driver.bytes(Nsid(1)).map(|bytes| bytes as usize);
+    let bytes = |rig: &Rig| rig.driver.geometry(Nsid(1)).map(|it| it.bytes() as usize);
     for (path, shown) in [(0, BLOCKS), (1, 2 * BLOCKS)] {
         let target = rig.target_of(path);
         target.disks.insert(1, Disk::new(1, BLOCK, 2 * BLOCKS));

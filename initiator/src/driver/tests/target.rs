@@ -89,6 +89,8 @@ pub(crate) struct Target {
     completions: Vec<Completion>,
     pub(crate) disks: BTreeMap<u32, Disk>,
     pub(crate) write_cache: bool,
+    /// Its namespaces are write protected.
+    pub(crate) read_only: bool,
     pub(crate) transfer_pages: u8,
     pub(crate) traffic_based_keep_alive: bool,
     pub(crate) invalidate: Invalidate,
@@ -137,6 +139,7 @@ impl Target {
             completions: Vec::with_capacity(64),
             disks: BTreeMap::new(),
             write_cache: true,
+            read_only: false,
             transfer_pages: 0,
             traffic_based_keep_alive: false,
             invalidate: Invalidate::Own,
@@ -518,6 +521,7 @@ impl Target {
             Cns::NAMESPACE => {
                 let mut page = IdentifyNamespace::new_zeroed();
                 if let Some(disk) = self.disks.get(&nsid) {
+                    page.nsattr = self.read_only.into();
                     page.nsze = ((disk.bytes.len() / disk.block_size) as u64).into();
                     page.mssrl = (COPY_BLOCKS as u16).into();
                     page.mcl = (2 * COPY_BLOCKS).into();

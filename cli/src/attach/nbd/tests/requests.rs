@@ -59,6 +59,24 @@ fn read_only_disk_refuses_writes() {
 }
 
 #[test]
+fn disk_that_turns_read_only_refuses_writes_and_says_so_to_who_connects_then() {
+    let mut scene = Scene::new();
+    let mut early = scene.client();
+    for (read_only, errno) in [(true, 1), (false, 0)] {
+        scene.server.change(INFO.bytes, read_only);
+        assert_eq!(scene.request(&mut early, WRITE, 0, 512, &[1; 512]), errno);
+        assert_eq!(scene.request(&mut early, READ, 0, 512, &[]), 0);
+        scene.read(&mut early, &mut [0; 512]);
+        let mut late = scene.connect();
+        let export = scene.option(&mut late, 7, &[0; 6]).swap_remove(0).1;
+        let flags = u16::from_be_bytes([export[10], export[11]]);
+        assert_eq!(flags & nbd_proto::flag::READ_ONLY != 0, read_only);
+        let always = nbd_proto::flag::SEND_FLUSH | nbd_proto::flag::SEND_FUA;
+        assert_eq!(flags & always, always, "a cache may appear at any time");
+    }
+}
+
+#[test]
 fn what_is_no_request_ends_the_client() {
     let mut scene = Scene::new();
     let mut client = scene.client();
