@@ -229,7 +229,10 @@ fn opened_disk_that_is_replaced_is_foreign_to_its_connection() {
     assert!(matches!(site.connection.open(Nsid(1)), Err(Error::Foreign { nsid: Nsid(1), .. })));
     let buffer = disk.buffer(BLOCK).unwrap();
     let failed = site.run(disk.write(0, buffer)).expect("it does not wait").unwrap_err();
-    assert_eq!((failed.error.block_error(), failed.error.effect()), (Some(BlockError::Gone), Effect::Nothing));
+    assert_eq!(
+        (failed.error.block_error(), failed.error.effect()),
+        (Some(BlockError::Gone), Effect::Nothing)
+    );
     assert!(site.target.seen.is_empty());
 }
 

@@ -71,6 +71,9 @@ pub(crate) struct Bench {
     /// Cores of the target and of the initiator
     #[arg(long, default_value = "0,1")]
     cores: Cores,
+    /// Print the commands that are run
+    #[arg(long, short)]
+    verbose: bool,
     /// Also run the kernel lab's scenarios figures-rxe, figures-tcp, figures-tls, figures-ublk, figures-vhost
     /// and figures-failover
     #[arg(long)]
@@ -146,6 +149,7 @@ impl Bench {
             cores: self.cores,
             seconds: self.seconds,
             idle_seconds: self.idle_seconds,
+            verbose: self.verbose,
             folder,
             _cleanup: cleanup,
             programs: build.join("release"),

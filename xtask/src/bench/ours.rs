@@ -134,6 +134,7 @@ fn start(site: &Site, mut command: Command, export: &Export) -> Result<Target> {
     let config = site.folder.join("target.toml");
     std::fs::write(&config, export.config(address, &key_file(site)?))?;
     command.args(["serve", "--config"]).arg(&config);
+    site.show(&command);
     Target::start(command, address, &site.folder.join("target.log"))
 }
 

@@ -51,6 +51,8 @@ pub(super) struct Site {
     pub(super) _cleanup: Cleanup,
     /// Folder of this project's programs.
     pub(super) programs: PathBuf,
+    /// Print every command that is measured.
+    pub(super) verbose: bool,
     /// Folder for the HTML pages of `nvmf-bench`.
     pub(super) html: Option<PathBuf>,
 }
@@ -76,6 +78,13 @@ impl Site {
         bound_to(&self.cores.to_string(), program.as_ref())
     }
 
+    /// Prints a command, where that is wanted.
+    pub(super) fn show(&self, command: &Command) {
+        if self.verbose {
+            println!("+ {command:?}");
+        }
+    }
+
     /// Runs a program that must succeed within the time of a measurement; returns its standard output.
     pub(super) fn run(&self, command: &mut Command) -> Result<Vec<u8>> {
         Ok(self.output(command)?.stdout)
@@ -83,6 +92,7 @@ impl Site {
 
     /// The same, with its standard error.
     pub(super) fn output(&self, command: &mut Command) -> Result<Output> {
+        self.show(command);
         let limit = Duration::from_secs(self.warm_up() + self.seconds) + process::TIMEOUT;
         let output = process::run_for(command, limit)?;
         let said = String::from_utf8_lossy(&output.stderr);
@@ -92,6 +102,7 @@ impl Site {
 
     /// Starts a server and waits until it listens.
     pub(super) fn serve(&self, command: &mut Command, listens: impl Fn() -> bool) -> Result<Server> {
+        self.show(command);
         let log = self.folder.join("peer.log");
         let output = std::fs::File::create(&log)?;
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
@@ -153,6 +164,7 @@ pub(super) struct Background {
 impl Background {
     /// Starts it, and waits for the line that it prints when it is ready.
     pub(super) fn start(site: &Site, mut command: Command) -> Result<Self> {
+        site.show(&command);
         let said = site.folder.join("background.log");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(std::fs::File::create(&said)?);
         let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
