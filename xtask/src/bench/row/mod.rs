@@ -31,7 +31,7 @@ pub(super) enum Row {
     Latency,
     /// 4 KiB random reads, 32 in flight, against the same bytes over bare TCP, on iWARP and over NVMe/TCP
     Exchange,
-    /// 4 KiB random reads, 32 in flight, against SPDK's NVMe/TCP
+    /// 4 KiB random reads and writes, 32 in flight, against SPDK's NVMe/TCP
     Spdk,
     /// 4 KiB random reads, 32 in flight, against NBD servers
     Nbd,
@@ -51,7 +51,7 @@ pub(super) enum Row {
     TcpLatency,
     /// 4 KiB random reads and writes of SPDK's perf tool, 32 in flight, on our target against SPDK's
     TcpTarget,
-    /// `spdk` over NVMe/TCP, 32 and 128 in flight
+    /// `spdk` over NVMe/TCP, and reads with 128 in flight
     TcpSpdk,
     /// `spdk` over NVMe/TCP, both with both digests
     TcpDigests,
@@ -101,7 +101,8 @@ impl Row {
                 jobs.map(|job| remote::against_exchange(site, job, Goal { least: 0.7, aim: 0.85 })).into()
             }
             Self::Spdk => {
-                vec![remote::against_spdk(site, iwarp(Workload::READS_MANY), Goal { least: 1.2, aim: 2.0 })]
+                let jobs = [Workload::READS_MANY, Workload::WRITES_MANY].map(iwarp);
+                jobs.map(|job| remote::against_spdk(site, job, Goal { least: 1.2, aim: 2.0 })).into()
             }
             Self::Nbd => nbd::servers(site, iwarp(Workload::READS_MANY)),
             Self::Stream => {
@@ -127,7 +128,7 @@ impl Row {
                 jobs.map(|job| remote::under_perf(site, job, Goal { least: 1.15, aim: 1.5 })).into()
             }
             Self::TcpSpdk => {
-                let jobs = [Workload::READS_MANY, Workload::READS_DEEP].map(tcp);
+                let jobs = [Workload::READS_MANY, Workload::WRITES_MANY, Workload::READS_DEEP].map(tcp);
                 jobs.map(|job| remote::against_spdk(site, job, Goal { least: 1.2, aim: 1.5 })).into()
             }
             Self::TcpDigests => {
