@@ -114,6 +114,7 @@ fn disk_that_turns_read_only_refuses_writes_and_says_so_everywhere() {
     process::until("the list shows it", || rig.disks()[0]["read_only"] == true).expect("it does");
     let pid = |rig: &Rig| rig.disks()[0]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
     let killed = pid(&rig).expect("a server");
+    drop(early);
     process::signal(killed, "KILL").expect("it runs");
     process::until("another server", || pid(&rig).is_some_and(|pid| pid != killed) && rig.state() == "live")
         .expect("there is");
@@ -149,7 +150,9 @@ fn disk_that_gains_a_write_cache_and_loses_it_is_the_same_disk_and_flushed() {
         client.write(0, &[7; 4096]).expect("written");
         client.flush().expect("flushed");
     }
-    succeeds(&mut site.local(&["detach", "--all"]).expect("nvmf")).expect("detached");
+    drop(client);
+    let mut detach = site.local(&["detach", "--all", "--force"]).expect("nvmf");
+    succeeds(&mut detach).expect("detached");
     before.stop().expect("a clean stop");
 }
 

@@ -541,7 +541,7 @@ impl Service<'_> {
 /// Logs how the disk has changed, and returns that with the reason where the machine was not told.
 fn untold(what: &str, told: Result<()>) -> Option<String> {
     let Err(error) = told else {
-        tracing::warn!("{what}");
+        tracing::info!("{what}");
         return None;
     };
     let note = format!("{what}: {}", chain(&error));

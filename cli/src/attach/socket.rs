@@ -260,9 +260,9 @@ fn run(origin: &Origin, clients: Clients, wires: Wires<Up>) -> Result<()> {
         {
             break start + at;
         }
-        let worked = server.turn(now, &mut remote.backend);
         let disk = remote.properties();
         server.change(disk.bytes, disk.read_only);
+        let worked = server.turn(now, &mut remote.backend);
         control.counters().set_clients(server.clients());
         if server.is_deserted()
             && let Some(gone) = gone.take()
