@@ -115,6 +115,18 @@ impl Request {
         }
     }
 
+    /// Whether it is answered by what the target knows already.
+    #[must_use]
+    pub fn is_question(&self) -> bool {
+        matches!(
+            self,
+            Self::Status { .. }
+                | Self::Trace { .. }
+                | Self::Cluster(ClusterRequest::Status {})
+                | Self::Connections(ConnectionsRequest::List {})
+        )
+    }
+
     /// Whether its answer takes as long as there are data to be copied.
     #[must_use]
     pub fn may_take_long(&self) -> bool {
