@@ -233,6 +233,12 @@ pub enum Action {
         /// The range.
         range: Option<RangeInclusive<u16>>,
     },
+    /// Admit hosts until then and no longer, by the clock of [`Action::Trust`]: what this process knows of who may connect
+    /// is not older than its lease. Never named: nobody is admitted. No reply.
+    Admit {
+        /// Until when.
+        until: Duration,
+    },
     /// An operator's request is done: the version that the configuration has now, or 0.
     Answer {
         /// The request.

@@ -120,8 +120,10 @@ impl Gateway {
                 if let Some(Suspended { resume: resume @ None }) = &mut self.suspended {
                     *resume = Some(OpId(self.last_op.0 + 1));
                     (self.map.floor, self.registry.floor) = (self.next_op(), self.next_op());
+                    self.configuration_reader.floor = self.next_op();
                     self.map.hint();
                     self.registry.hint();
+                    self.configuration_reader.hint();
                 }
             }
             Reply::Held(by) => self.on_name_in_use(now, by),
@@ -171,7 +173,10 @@ impl Gateway {
         }
         match self.lease.holds_until(&self.timing) {
             Some(until) if until > now => {
-                let read = |from| self.map.used >= from && self.registry.used >= from;
+                let read = |from| {
+                    let readers = [&self.map, &self.registry, &self.configuration_reader];
+                    readers.iter().all(|reader| reader.used >= from)
+                };
                 if self.suspended.is_some_and(|suspended| suspended.resume.is_some_and(read)) {
                     self.suspended = None;
                 }
@@ -184,6 +189,16 @@ impl Gateway {
                 self.suspended = Some(Suspended { resume: None });
                 self.groups.values_mut().for_each(|group| group.lapsed = group.handle.is_some());
             }
+        }
+    }
+
+    /// Hosts are admitted for as long as the lease holds, once it is being converged to what was read since it lapsed: a
+    /// gateway that wakes up lets nobody in who was removed meanwhile.
+    pub(super) fn admit(&mut self) {
+        let until = self.lease.holds_until(&self.timing).filter(|_| self.membership.is_member());
+        if let Some(until) = until.filter(|until| self.suspended.is_none() && self.admits_until != *until) {
+            self.admits_until = until;
+            self.actions.push_back(Action::Admit { until });
         }
     }
 

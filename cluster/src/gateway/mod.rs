@@ -92,6 +92,8 @@ pub struct Gateway {
     membership: Membership,
     lease: OwnLease,
     suspended: Option<Suspended>,
+    /// Hosts are admitted until then, as was told.
+    admits_until: Duration,
     own: Own,
     peers: BTreeMap<GatewayName, Peer>,
     registry: Reader,
@@ -131,6 +133,7 @@ impl Gateway {
             membership: Membership::Joining,
             lease: OwnLease::default(),
             suspended: None,
+            admits_until: Duration::ZERO,
             own: Own::default(),
             peers: BTreeMap::new(),
             registry: Reader::default(),
@@ -269,6 +272,7 @@ impl Gateway {
         self.create_configuration();
         self.update_record(now);
         self.converge(now);
+        self.admit();
         self.decide(now);
         self.show();
         self.finish_stop();

@@ -73,6 +73,8 @@ pub(crate) struct Running {
     pub(crate) inbox: VecDeque<Input>,
     pub(crate) clients: BTreeMap<Handle, Client>,
     pub(crate) shown: BTreeMap<GroupId, AnaState>,
+    /// Until when hosts are admitted, by its clock.
+    pub(crate) admits_until: Duration,
     pub(crate) open: BTreeMap<GroupId, Handle>,
     /// Groups whose images could not be opened.
     pub(crate) unopened: BTreeMap<GroupId, Handle>,
@@ -167,6 +169,7 @@ impl Node {
             inbox: VecDeque::new(),
             clients: BTreeMap::new(),
             shown: BTreeMap::new(),
+            admits_until: Duration::ZERO,
             open: BTreeMap::new(),
             unopened: BTreeMap::new(),
             lacks: BTreeMap::new(),

@@ -114,6 +114,7 @@ impl World {
                     client.trusted = until;
                 }
             }
+            Action::Admit { until } => running.admits_until = until,
             Action::SetAna { group, state } => {
                 running.shown.insert(group, state);
             }

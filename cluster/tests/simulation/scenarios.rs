@@ -104,6 +104,32 @@ fn dead_monitors_delay_a_takeover_until_they_are_back() {
 }
 
 #[test]
+fn gateway_that_wakes_admits_hosts_by_the_configuration_of_now_only() {
+    let woken = AT + 20 * SECOND;
+    let faults = [
+        (AT, 20 * SECOND, Fault::Stop { node: 0 }),
+        (AT + 10 * SECOND, SECOND, Fault::Edit { node: 1, key: 1 }),
+    ];
+    let mut world = world(&faults, woken - MS);
+    let (before, now) = (version(&world, 0), version(&world, 1));
+    assert!(before < now, "nothing was changed while it slept");
+    let admits = |world: &World| {
+        let (clock, node) = (world.nodes[0].clock(world.now), &world.nodes[0]);
+        node.running.as_ref().is_some_and(|running| running.admits_until > clock)
+    };
+    assert!(!admits(&world));
+    while !admits(&world) {
+        assert!(world.now < woken + 10 * SECOND, "it admits nobody");
+        world.run_until(world.now + MS).expect("a run");
+    }
+    assert_eq!(version(&world, 0), now, "it admits hosts by what it knew before");
+}
+
+fn version(world: &World, node: usize) -> u64 {
+    world.nodes[node].running.as_ref().expect("it runs").engine.configuration().version()
+}
+
+#[test]
 fn planned_move_waits_for_no_lease() {
     let to = 1;
     let group = (1..=6).find(|&group| world(&[], AT).shown(group) == ["gw0"]).expect("gw0 has a group");

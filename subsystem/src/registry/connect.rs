@@ -264,6 +264,10 @@ impl Registry {
         let in_capsule_len = self.port(link.port).map_or(0, |port| port.in_capsule_len);
         let associations = self.associations.entry(id).or_default();
         let busy = Refusal::Busy(self.options.controllers_max);
+        // Discovery is of no disk.
+        if id != DISCOVERY && self.admits_until.is_some_and(|until| now >= until) {
+            return Err(Refusal::Starting);
+        }
         let range = self.cntlids.clone().ok_or(Refusal::Starting)?;
         let cntlid = associations.next_cntlid(range).ok_or(busy)?;
         self.instances += 1;

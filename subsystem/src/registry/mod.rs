@@ -20,6 +20,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use associations::Associations;
 use core::ops::RangeInclusive;
+use core::time::Duration;
 
 /// The discovery subsystem.
 const DISCOVERY: SubsystemId = SubsystemId(0);
@@ -40,6 +41,8 @@ pub struct Registry {
     elsewhere: Vec<Arc<Port>>,
     /// The Controller IDs that are given out; `None`: none is now.
     cntlids: Option<RangeInclusive<u16>>,
+    /// New associations are admitted until then; `None`: without end.
+    admits_until: Option<Duration>,
     /// Of every subsystem, and of those that are gone but for a few connections.
     associations: BTreeMap<SubsystemId, Associations>,
     /// In which state ANA groups are behind the ports.
@@ -79,6 +82,7 @@ impl Registry {
             ana: Arc::new(AnaTable::new(options.ana_unset)),
             elsewhere: Vec::new(),
             cntlids: Some(options.cntlids.clone()),
+            admits_until: None,
             options: Arc::new(options),
             subsystems: BTreeMap::new(),
             last_id: DISCOVERY,
@@ -254,6 +258,11 @@ impl Registry {
         if self.cntlids.is_none() {
             self.close(|_| true);
         }
+    }
+
+    /// Admits new associations until then: whoever may not know by then what is to be served admits nobody.
+    pub fn admit_until(&mut self, until: Duration) {
+        self.admits_until = Some(until);
     }
 
     /// Sets the state of an ANA group behind a port, for all subsystems. Hosts that see a namespace of the group there get

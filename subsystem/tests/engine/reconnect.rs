@@ -182,3 +182,17 @@ fn orphan_done_without_an_orphan_panics() {
     let fixture = Fixture::new();
     fixture.association().on_orphan_done(DeviceId(101));
 }
+
+#[test]
+fn host_that_comes_after_the_time_of_admission_is_told_to_try_again() {
+    let mut registry = registry(Options::default());
+    let connect = |registry: &mut Registry, at| {
+        let (_, cqe, _) = Hello::admin().connect_at(at, registry);
+        cqe.status()
+    };
+    registry.admit_until(NOW);
+    let refused = connect(&mut registry, NOW);
+    assert!(refused.is(Status::CONNECT_CONTROLLER_BUSY) && !refused.dnr(), "{refused}");
+    registry.admit_until(NOW + Duration::from_secs(1));
+    assert!(connect(&mut registry, NOW).is_success());
+}

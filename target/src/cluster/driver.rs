@@ -358,6 +358,7 @@ impl Thread {
                     cluster.trust(until);
                 }
             }
+            Action::Admit { until } => self.to_daemon(ToDaemon::Admit(until)),
             Action::SetAna { group, state } => self.to_daemon(ToDaemon::SetAna(group, state)),
             Action::Drain { op, handle, .. } => self.to_daemon(ToDaemon::Drain(op, handle)),
             Action::Shutdown { op, handle } => {

@@ -25,6 +25,7 @@ pub use kept::Kept;
 pub use store::Place;
 
 use core::ops::RangeInclusive;
+use core::time::Duration;
 use nvmf_cluster::configuration::{Change, Item};
 use nvmf_cluster::{
     AnaState, GatewayName, GroupId, Handle, Object, OpId, Reply, RequestError, Status, Unopened,
@@ -78,6 +79,8 @@ pub enum ToDaemon {
     Drain(OpId, Handle),
     /// Give up the connection.
     Shutdown(OpId, Handle, Option<Arc<Cluster>>),
+    /// Admit hosts until then, by the clock that goes on while the machine sleeps.
+    Admit(Duration),
     /// Why what is stored of the configuration is not used; `None`: it is.
     Refused(Option<String>),
     /// The Controller IDs of new controllers; `None`: no controllers.

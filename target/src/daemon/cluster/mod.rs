@@ -40,6 +40,7 @@ use looking::Look;
 use nvmf_backend::ClusterSpec;
 use nvmf_cluster::{AnaState, GroupId, Handle, OpId, Unopened};
 use nvmf_config::Items;
+use nvmf_rados::boottime;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
@@ -165,6 +166,10 @@ impl Daemon {
             ToDaemon::Shutdown(op, handle, connection) => self.begin_to_close(op, handle, connection),
             ToDaemon::Refused(refused) => self.on_refused(refused),
             ToDaemon::UseControllerIds(range) => self.use_controller_ids(range),
+            ToDaemon::Admit(until) => {
+                let until = self.common.clock.now() + until.saturating_sub(boottime());
+                self.registry().admit_until(until);
+            }
             ToDaemon::Answer(ticket, result) => self.on_group_answer(ticket, result),
             ToDaemon::Others(others) => self.on_others(&others),
             ToDaemon::Stopped => cluster.stopped = true,
