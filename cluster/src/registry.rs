@@ -15,6 +15,9 @@ const CNTLID_MIN: u16 = 1;
 /// Larger values have a meaning of their own (NVMe Base 2.1, Controller ID).
 const CNTLID_MAX: u16 = 0xffef;
 
+/// Images that a gateway names which it cannot open.
+pub(crate) const LACKS_MAX: usize = 64;
+
 /// What a gateway tells the others of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
@@ -36,6 +39,9 @@ pub struct Record {
     /// ANA groups that it serves without some of their images, which it cannot open: how many of each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unopened: Vec<(GroupId, usize)>,
+    /// Which images these are, as far as there is room.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lacks: Vec<String>,
     /// The version of the configuration that it serves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied: Option<u64>,

@@ -71,6 +71,8 @@ pub struct GroupStatus {
     pub refused: Option<String>,
     /// How many of its images its owner cannot open.
     pub unopened: usize,
+    /// Which these are, as far as its owner has named them; other groups' may be among them.
+    pub lacks: Vec<String>,
     /// Why it is so, or what it waits for.
     pub why: Option<String>,
 }

@@ -5,7 +5,7 @@ use crate::state::{StateDirectory, StateError};
 use crate::{machine, metrics};
 use nvme_proto::Nsid;
 use nvmf_backend::{ClusterSpec, Disk, DiskSpec, Encryption, Health, ImageSource, OpenError, Presence};
-use nvmf_block::{DeviceId, Geometry};
+use nvmf_block::{DeviceId, Geometry, Preferred};
 use nvmf_cluster::Handle;
 use nvmf_config::{Backing, Hosts, Namespace, Rbd, Subsystem};
 use nvmf_subsystem::{
@@ -16,6 +16,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 use uuid::Uuid;
+
+/// Of a namespace whose disk is not open: nothing is sent to it.
+const NO_DEVICE: DeviceId = DeviceId(u32::MAX);
 
 /// A namespace cannot be served.
 #[derive(Debug, Error)]
@@ -341,6 +344,35 @@ pub fn disk_spec(backing: &Backing) -> DiskSpec {
 #[must_use]
 pub fn shared_image(image: &Rbd, cluster: &ClusterSpec) -> ImageSource {
     ImageSource { cluster: cluster.clone(), ..image_source(image) }
+}
+
+/// A namespace whose disk is not open here, as it is known elsewhere. Hosts are sent to another path.
+#[must_use]
+pub fn absent(namespace: &Namespace, uuid: [u8; 16], block_size: u32, bytes: u64) -> NamespaceDefinition {
+    NamespaceDefinition {
+        nsid: Nsid(namespace.nsid),
+        device: NO_DEVICE,
+        geometry: Geometry {
+            block_size,
+            blocks: bytes / u64::from(block_size),
+            preferred: Preferred::default(),
+            volatile_write_cache: false,
+            deallocate: true,
+            zero_after_deallocate: false,
+            read_only: namespace.read_only || is_snapshot(namespace),
+        },
+        uuid,
+        nguid: [0; 16],
+        eui64: [0; 8],
+        read_only: namespace.read_only,
+        access: NamespaceAccess {
+            hosts: host_access(&namespace.hosts),
+            ana_group: namespace.ana_group,
+            reservation_persists: true,
+            write_protection: WriteProtection::Off,
+            is_accessible: false,
+        },
+    }
 }
 
 fn is_snapshot(namespace: &Namespace) -> bool {

@@ -54,7 +54,11 @@ fn advice(errno: i32) -> &'static str {
             "Run as a user with permission to open it, or grant the permission (for a device: its group, often \
             `disk`)."
         }
-        2 | 6 | 19 => "Check the name of the file, device or namespace.",
+        2 | 6 => "Check the name of the file, device or namespace.",
+        19 => {
+            "Check the name of the device or namespace. A remote namespace that was there was removed or replaced at its \
+            target, or all its paths were given up (nvmf discover; of a group of gateways: ctl status)."
+        }
         5 => "See the log: the kernel's (dmesg) for a local device, the target's for a remote one.",
         12 => "Raise the limit on locked memory (ulimit -l), or lower iodepth, bs or numjobs.",
         16 => "The device is in use: unmount it, or stop the program that uses it.",
@@ -64,7 +68,8 @@ fn advice(errno: i32) -> &'static str {
         30 => "The device is read-only: use rw=read or rw=randread, or attach it for writing.",
         95 => "The device does not support this operation: choose another rw.",
         103..=104 | 107..=108 | 110..=113 => {
-            "Check that the target runs and can be reached at this address (nvmf discover), and read its log."
+            "Check that the target runs and can be reached at this address (nvmf discover), and that it gives access to the \
+            namespace (nvmf ana-log): name the other targets that serve it with path=. Read its log."
         }
         _ => {
             "Fix the problem in the message and run again; the figures cover only the operations that succeeded."

@@ -192,6 +192,12 @@ impl Remote {
         if origin.before.is_none() {
             remote.try_each_path();
             remote.found.paths = remote.paths();
+            if let (State::Inaccessible, Some(reason)) = remote.state() {
+                let waits =
+                    format!("{reason}: its I/O waits. Where other targets serve it, name them with --path");
+                let choice = remote.found.choice.take().map(|choice| format!("{choice}. "));
+                remote.found.choice = Some(choice.unwrap_or_default() + &waits);
+            }
         }
         Ok(remote)
     }

@@ -45,6 +45,22 @@ impl Gateway {
         }
     }
 
+    /// Images of a group that its owner has named as not open.
+    pub(super) fn lacks_of(&self, id: GroupId) -> Vec<String> {
+        let owner = self.groups.get(&id).and_then(|group| Some(&group.entry()?.holder()?.gateway));
+        match owner {
+            Some(name) if *name == self.me().gateway => {
+                let unopened = self.unopened.get(&id).into_iter().flatten();
+                unopened.map(|(namespace, _)| namespace.clone()).collect()
+            }
+            Some(name) => {
+                let record = self.peers.get(name).and_then(|peer| peer.record.as_ref());
+                record.map(|record| record.lacks.clone()).unwrap_or_default()
+            }
+            None => Vec::new(),
+        }
+    }
+
     pub(super) fn look_at_images(&mut self, now: Duration, id: GroupId) {
         let (op, handle) = (self.begin_step(now, id, Phase::Looking), self.last_handle_of(id));
         self.actions.push_back(Action::LookAtImages { op, handle, group: id });

@@ -7,7 +7,7 @@
 use super::{Gateway, Purpose};
 use crate::group::Phase;
 use crate::lease::PeerLease;
-use crate::registry::{ControllerIds, Record};
+use crate::registry::{ControllerIds, LACKS_MAX, Record};
 use crate::{Action, BootId, GatewayName, Locker, Object, OpId, Reply, Snapshot, Via};
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -346,8 +346,9 @@ impl Gateway {
         let trouble = self.trouble(now);
         let leaving = *stopping;
         let (groups, unopened) = (self.served(), self.unopened_here());
+        let lacks = unopened.iter().flat_map(|(id, _)| self.lacks_of(*id)).take(LACKS_MAX).collect();
         let applied = self.configuration.applied();
-        Record { process, addresses, software, groups, leaving, trouble, unopened, applied }
+        Record { process, addresses, software, groups, leaving, trouble, unopened, lacks, applied }
     }
 
     fn write_record(

@@ -102,6 +102,7 @@ impl Gateway {
             wanted: group.wanted.as_ref().map(|(wanted, _)| wanted.to.clone()),
             refused: group.wanted.as_ref().and_then(|(wanted, _)| wanted.refused.clone()),
             unopened: self.unopened_of(id),
+            lacks: self.lacks_of(id),
             why: self.why(id, group),
         }
     }

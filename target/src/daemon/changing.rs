@@ -28,7 +28,8 @@ use std::sync::Arc;
 pub(super) const GLANCE: Duration = Duration::from_millis(2);
 
 /// A namespace whose NSID had another disk until now: hosts must see it go first.
-const RESTS: &str = "its disk is served in a few seconds, when hosts know that the old one is gone";
+pub(super) const RESTS: &str =
+    "its disk is served in a few seconds, when hosts know that the old one is gone";
 
 /// What a change waits for.
 pub(super) struct Pending {

@@ -3,6 +3,7 @@
 use super::Daemon;
 use super::apply::held;
 use super::changing::Pending;
+use super::sizes::Looked;
 use crate::barrier::Scope;
 use crate::exports::{Export, ExportError, ExportFault};
 use crate::limits::ANSWER_TIMEOUT;
@@ -72,8 +73,9 @@ impl Daemon {
     }
 
     pub(super) fn log_export_fault(&mut self, fault: &ExportError) {
-        let text = error_text(fault);
-        if self.namespaces.is_news(fault, &text) {
+        // Whoever shows the reason names the namespace.
+        if self.namespaces.is_news(fault, &error_text(&fault.source)) {
+            let text = error_text(fault);
             tracing::error!("not served: {text}; it is tried again every few seconds");
         }
     }
@@ -83,7 +85,7 @@ impl Daemon {
         let workers = self.common.mailboxes.workers();
         let count = |export: Export| {
             let counted = self.common.observed.namespaces.add(export.nqn, export.namespace.nsid);
-            Export { counted, ..export }
+            self.as_known(Export { counted, ..export })
         };
         let (taken, mut faults) = self.attach(opened.into_iter().map(count).collect(), 0..workers);
         let nqns: BTreeSet<Nqn> = taken.iter().map(|export| export.nqn).collect();
@@ -91,6 +93,10 @@ impl Daemon {
             export.announce();
             let waker = self.common.waker.clone();
             export.disk.on_change(move || waker.wake());
+            // It has shrunk: that is said as soon as it is served.
+            if export.cut.is_some() {
+                self.begin_one_look(Looked::One(export.device), vec![export.clone()]);
+            }
             self.namespaces.add(export);
         }
         // In force before a host sees what they are of.
@@ -223,7 +229,8 @@ impl Daemon {
         };
         let is_own = |it: &&Export| it.nqn == *nqn && !self.is_held_back(it, was_there(it));
         let own = || self.exports().iter().filter(is_own);
-        registry.set_namespaces(nqn, own().map(Export::definition).collect())?;
+        let elsewhere = self.known_elsewhere(nqn);
+        registry.set_namespaces(nqn, own().map(Export::definition).chain(elsewhere).collect())?;
         for export in own() {
             let nsid = Nsid(export.namespace.nsid);
             if let Some(kept) = export.kept.as_ref().filter(|_| !was_there(export)) {

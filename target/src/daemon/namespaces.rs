@@ -274,6 +274,12 @@ impl Namespaces {
         self.faults.get(key).map(|fault| fault.text.clone()).filter(|text| !text.is_empty())
     }
 
+    /// Whether it is being opened, and may be open soon: it did not fail before, and does not hang.
+    pub(super) fn is_new(&self, key: &Key, now: Duration) -> bool {
+        let of_key = self.opening.iter().filter(|opening| opening.key == *key);
+        !self.faults.contains_key(key) && of_key.map(|it| it.since).all(|since| now < since + OPEN_TIMEOUT)
+    }
+
     /// Whether there was no file or image of its name when it was tried last.
     pub(super) fn is_missing(&self, key: &Key) -> bool {
         self.faults.get(key).is_some_and(|fault| fault.is_missing)

@@ -106,7 +106,7 @@ impl Daemon {
         changed.into_iter().for_each(|export| self.begin_one_look(Looked::One(export.device), vec![export]));
     }
 
-    fn begin_one_look(&mut self, of: Looked, disks: Vec<Export>) {
+    pub(super) fn begin_one_look(&mut self, of: Looked, disks: Vec<Export>) {
         if !self.looking.contains_key(&of)
             && let Some(looking) = self.look(disks)
         {

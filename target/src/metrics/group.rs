@@ -123,6 +123,7 @@ mod tests {
             wanted: None,
             refused: None,
             unopened: 0,
+            lacks: Vec::new(),
             why: None,
         }
     }

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Its own buffers are small, so that what images take can be seen.
 const BUFFERS: &str = "buffer_memory = \"8MiB\"\nconnections = 16";
@@ -126,6 +126,15 @@ impl Running {
         let mut running = Self::start(job)?;
         let _ = until_within("the job has ended", most, || !matches!(running.child.try_wait(), Ok(None)));
         Ok(())
+    }
+
+    /// Waits until it has ended because its disk is gone (ENODEV), and gives how long that took.
+    pub(super) fn until_over(&mut self, most: Duration) -> Result<Duration> {
+        let begun = Instant::now();
+        end_within(&mut self.child, most)?;
+        let text = std::fs::read_to_string(self.out.path())?;
+        ensure!(text.contains("\"error\": 19"), "nvmf-bench ended with another error: {text}");
+        Ok(begun.elapsed())
     }
 
     /// Its report, once it has ended without an error.

@@ -6,7 +6,7 @@ use super::group::{Group, NQN};
 use super::group_changes::field;
 use super::groups::{SOON, images};
 use anyhow::{Context, Result, ensure};
-use nvmf_tests::process::until_within;
+use nvmf_tests::process::{signal, until_within};
 use std::time::Duration;
 
 const VERIFIED: [&str; 4] = ["--rw=randwrite", "--bs=4k", "--size=1m", "--verify=crc32c"];
@@ -28,6 +28,13 @@ pub(super) fn unopened(cluster: &mut Cluster) -> Result<()> {
     )?;
     group.until_read(9)?;
     std::fs::rename(&file, &away)?;
+    // From now on that gateway knows the image by what the others say only.
+    group.kill(1)?;
+    group.revive(1)?;
+    until_within("the gateway that is back says that it cannot open the image", SOON, || {
+        let fault = field(&group, 1, 9, "fault");
+        fault.is_some_and(|it| it.as_str().is_some_and(|it| it.contains("passphrase")))
+    })?;
     let refused = group.ask(0, &["cluster", "move", "1", "gw1"])?;
     let text = refused["error"]["message"].as_str().unwrap_or_default();
     ensure!(text.contains("gw1 does not take it") && text.contains("passphrase"), "{refused}");
@@ -46,6 +53,7 @@ pub(super) fn unopened(cluster: &mut Cluster) -> Result<()> {
         let group = group.status(1).unwrap_or_default()["groups"]["1"].clone();
         group["unopened"] == 1 && group["why"].as_str().is_some_and(|why| why.contains("passphrase"))
     })?;
+    ensure!(field(&group, 1, 9, "state").is_some_and(|it| it != "served"), "{}", group.ask(1, &["status"])?);
     std::fs::rename(&away, &file)?;
     let done = job.report()?;
     ensure!(done["jobs"][0]["verify_errors"].as_u64().unwrap_or(0) == 0, "stale or lost data: {done}");
@@ -56,10 +64,10 @@ pub(super) fn unopened(cluster: &mut Cluster) -> Result<()> {
 /// A size that was accepted at one gateway is shown by all, also after moves.
 pub(super) fn shrunk(cluster: &mut Cluster) -> Result<()> {
     let images = images("shrunk", 2);
-    let group = Group::start(cluster, "shrunk", 2, 1, &images)?;
-    let at_both = |what: &str, wanted: u64| {
+    let mut group = Group::start(cluster, "shrunk", 2, 1, &images)?;
+    let at_both_of = |group: &Group, what: &str, wanted: u64| {
         (0..2).try_for_each(|number| {
-            let is_so = || field(&group, number, 1, "bytes").is_some_and(|it| it == wanted);
+            let is_so = || field(group, number, 1, "bytes").is_some_and(|it| it == wanted);
             until_within(&format!("{what} at gw{number}"), SOON, is_so)
         })
     };
@@ -69,7 +77,15 @@ pub(super) fn shrunk(cluster: &mut Cluster) -> Result<()> {
         (0..2).all(|it| fault(it).is_some_and(|it| it.as_str().is_some_and(|it| it.contains("shrunk"))))
     })?;
     group.change(0, &["cluster", "move", "1", "gw1"])?;
-    at_both("a move does not accept it", 32 << 20)?;
+    at_both_of(&group, "a move does not accept it", 32 << 20)?;
+    group.kill(0)?;
+    group.revive(0)?;
+    at_both_of(&group, "a restart does not accept it", 32 << 20)?;
+    group.until_served(1, 1, SOON)?;
+    group.change(1, &["cluster", "move", "1", "gw0"])?;
+    at_both_of(&group, "a move to the gateway that was restarted does not accept it", 32 << 20)?;
+    group.change(0, &["cluster", "move", "1", "gw1"])?;
+    let at_both = |what: &str, wanted: u64| at_both_of(&group, what, wanted);
     group.change(0, &["namespace", "resize", NQN, "1", "--shrink"])?;
     at_both("it is accepted", 16 << 20)?;
     group.change(1, &["cluster", "move", "1", "gw0"])?;
@@ -81,6 +97,56 @@ pub(super) fn shrunk(cluster: &mut Cluster) -> Result<()> {
     group.change(1, &["namespace", "remove", NQN, "2"])?;
     ensure!(field(&group, 0, 2, "bytes").is_none(), "its owner still serves it");
     group.stop()
+}
+
+/// A namespace gets another image while its owner hangs: hosts lose the old one, and the other one gets nothing of it.
+pub(super) fn replaced(cluster: &mut Cluster) -> Result<()> {
+    let images = images("replaced", 2);
+    let mut group = Group::start(cluster, "replaced", 3, 1, &images[..1])?;
+    cluster.rbd(&format!("create --size 32M {}", images[1]))?;
+    for (at, wakes) in [(0, true), (1, false)] {
+        let (owner, asked) = (owner_of(&group)?, [1, 2]);
+        let asked = *asked.iter().find(|it| **it != owner).context("a gateway that is not the owner")?;
+        let mut job =
+            Running::start(group.job(1, &["--rw=randwrite", "--bs=4k", "--time_based", "--runtime=120"])?)?;
+        std::thread::sleep(Duration::from_secs(1));
+        let pid = group.pid(owner)?;
+        if wakes {
+            signal(pid, "STOP")?
+        } else {
+            group.kill(owner)?
+        }
+        let other = &images[1 - at];
+        cluster.rbd(&format!("bench --io-type write --io-size 4M --io-total 4M {other}"))?;
+        let before = cluster.rbd(&format!("export {other} -"))?;
+        let removed = group.ask(asked, &["namespace", "remove", NQN, "1"])?;
+        let said = removed["result"].to_string();
+        ensure!(removed["ok"] == true && said.contains("has not confirmed it"), "{removed}");
+        let added =
+            group.ask(asked, &["namespace", "add", NQN, "--nsid=1", &format!("--rbd=rbd/{other}")])?;
+        ensure!(added["ok"] == true, "{added}");
+        let took = job.until_over(SOON)?;
+        println!("  a host was told after {took:.1?} that its disk is gone");
+        if wakes {
+            signal(pid, "CONT")?
+        } else {
+            group.revive(owner)?
+        }
+        until_within("all serve the other image", SOON, || {
+            let is_so =
+                |it: usize| field(&group, it, 1, "backing").is_some_and(|it| it.to_string().contains(other));
+            (0..3).all(is_so)
+        })?;
+        std::thread::sleep(Duration::from_secs(5));
+        ensure!(cluster.rbd(&format!("export {other} -"))? == before, "the other image was written to");
+        group.until_read(1)?;
+    }
+    group.stop()
+}
+
+fn owner_of(group: &Group) -> Result<usize> {
+    let owner = (0..3).find(|number| group.owner(*number, 1) == Some(format!("gw{number}")));
+    owner.context("nobody owns the ANA group")
 }
 
 /// Somebody has locked an image that is added: its ANA group stays where it is, and hosts go on with the others.

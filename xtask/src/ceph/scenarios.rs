@@ -40,6 +40,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario { name: "group-discovery", short: false, run: group_changes::discovery },
     Scenario { name: "group-namespaces", short: false, run: group_changes::namespaces },
     Scenario { name: "group-unopened", short: false, run: group_images::unopened },
+    Scenario { name: "group-replaced", short: false, run: group_images::replaced },
     Scenario { name: "group-locked", short: false, run: group_images::locked },
     Scenario { name: "group-shrunk", short: false, run: group_images::shrunk },
     Scenario { name: "group-owner-cut", short: false, run: group_losses::owner_cut },

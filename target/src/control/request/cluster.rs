@@ -116,6 +116,9 @@ pub struct Group {
     /// How many of its images its owner cannot open.
     #[serde(default)]
     pub unopened: usize,
+    /// Items of namespaces whose images its owner cannot open, as far as it names them.
+    #[serde(default)]
+    pub lacks: Vec<String>,
     /// Why it is so, or what it waits for.
     pub why: Option<String>,
 }

@@ -4,12 +4,14 @@
 use super::super::changing::Changing;
 use super::super::{Daemon, apply::Origin};
 use super::editing::Edit;
+use super::known::Known;
 use crate::cluster::{Request, Ticket};
 use crate::control::protocol::Fault;
 use crate::control::request::change::{Item, Outcome};
 use crate::limits::GROUP_TIMEOUT;
 use core::time::Duration;
 use nvmf_cluster::configuration::Change;
+use nvmf_cluster::status::OtherStatus;
 use nvmf_cluster::{GatewayName, GroupId, RequestError, Status};
 use nvmf_subsystem::Nqn;
 use std::collections::BTreeMap;
@@ -40,6 +42,8 @@ pub(in crate::daemon) struct Asking {
     look_at: Duration,
     /// Why an ANA group has not moved yet.
     why: Option<String>,
+    /// Gateways that have not said that they serve it, and what that means.
+    unconfirmed: Vec<String>,
 }
 
 /// How far it is.
@@ -59,7 +63,9 @@ enum Step {
 /// An image that is opened to know whether it can be had.
 pub(super) struct Look {
     pub(super) name: String,
-    pub(super) told: Receiver<Result<(), String>>,
+    /// The namespace's item.
+    pub(super) of: String,
+    pub(super) told: Receiver<Result<Option<Known>, String>>,
 }
 
 /// What a request waits for when it was answered.
@@ -75,7 +81,16 @@ enum Then {
 
 impl Asking {
     fn new(step: Step, then: Then, now: Duration) -> Self {
-        Self { step, then, edit: None, edits: 1, until: now + GROUP_TIMEOUT, look_at: now, why: None }
+        Self {
+            step,
+            then,
+            edit: None,
+            edits: 1,
+            until: now + GROUP_TIMEOUT,
+            look_at: now,
+            why: None,
+            unconfirmed: Vec::new(),
+        }
     }
 
     /// The edit may be made again where somebody else has changed the same item meanwhile.
@@ -167,7 +182,13 @@ impl Daemon {
                 changing.refused = Some(Fault::refused(text));
             }
             (Step::Answered(_), Then::Served(disks)) => self.note_outcomes(changing, &disks, is_over),
-            (Step::Answered(_), Then::ServedByAll) if is_over => self.note_outcomes(changing, &[], true),
+            (Step::Answered(_), Then::ServedByAll) if is_over => {
+                self.note_outcomes(changing, &[], true);
+                let unconfirmed = asking.unconfirmed.join("; ");
+                for item in changing.items.iter_mut().filter(|_| !unconfirmed.is_empty()) {
+                    item.message = Some(unconfirmed.clone());
+                }
+            }
             (Step::Answered(_), _) if is_over => {}
             (Step::Answered(_), _) => {
                 let why = asking.why.unwrap_or_else(|| "`cluster status` says why".to_owned());
@@ -194,8 +215,15 @@ impl Daemon {
                     Err(TryRecvError::Disconnected) => Err("the thread that opens it died".to_owned()),
                     Ok(told) => told,
                 };
-                told.map_err(|text| Fault::refused(format!("nothing was changed: {}: {text}", look.name)))?;
-                let ticket = cluster.driver.ask(Request::Edit(core::mem::take(changes)));
+                let known = told
+                    .map_err(|text| Fault::refused(format!("nothing was changed: {}: {text}", look.name)))?;
+                let mut changes = core::mem::take(changes);
+                let known = known.and_then(|known| known.change(&look.of, None));
+                if let Some(known) = known {
+                    changes.retain(|change| change.key != known.key);
+                    changes.push(known);
+                }
+                let ticket = cluster.driver.ask(Request::Edit(changes));
                 (asking.step, asking.until) = (Step::Asked(ticket), now + GROUP_TIMEOUT);
             }
             Step::Asked(ticket) => match cluster.answers.remove(ticket) {
@@ -276,10 +304,12 @@ impl Daemon {
                     && cluster.next.is_none();
                 let status = cluster.driver.status();
                 let others = status.iter().flat_map(|status| &status.others);
-                let mut behind = others.filter(|(_, it)| {
-                    it.lease == "held" && it.applied.is_some_and(|applied| applied < *version)
-                });
-                let first = behind.next().map(|(name, _)| name);
+                let is_behind = |it: &OtherStatus| it.applied.is_some_and(|applied| applied < *version);
+                let behind = others.filter(|(_, it)| is_behind(it));
+                let (held, gone): (Vec<_>, Vec<_>) = behind.partition(|(_, it)| it.lease == "held");
+                let gone = gone.into_iter().filter(|(_, it)| !(it.leaving && it.lease == "dead"));
+                asking.unconfirmed = gone.map(|(name, it)| unconfirmed(name, it)).collect();
+                let first = held.first().map(|(name, _)| name);
                 asking.why = first.map(|name| {
                     format!("gateway {name} does not serve version {version} of the configuration yet")
                 });
@@ -315,8 +345,23 @@ impl Daemon {
         let key = format!("namespace/{nqn}/{nsid}");
         let mut left_out = self.cluster.iter().flat_map(|cluster| &cluster.left_out);
         let left_out = left_out.find(|(name, _)| *name == key).map(|(_, reason)| reason.clone());
-        left_out.or_else(|| self.namespaces.fault(&(*nqn, nsid)))
+        let wanted = self.config.subsystems.iter().filter(|subsystem| subsystem.nqn == *nqn);
+        let mut wanted = wanted.flat_map(|subsystem| &subsystem.namespaces).filter(|it| it.nsid == nsid);
+        left_out.or_else(|| self.why_not_open(&(*nqn, nsid), wanted.next()?))
     }
+}
+
+/// What it means that a gateway without a lease has not said that it serves what it is to.
+fn unconfirmed(name: &GatewayName, it: &OtherStatus) -> String {
+    let lease = it.lease;
+    let owns = match it.groups {
+        Some(0) | None => "",
+        Some(_) => ", and whoever takes its ANA groups fences it first",
+    };
+    format!(
+        "gateway {name} has not confirmed it: its lease is {lease}{owns}. If it still runs, it shows hosts nothing as accessible \
+         and admits none before it has read the configuration again"
+    )
 }
 
 #[cfg(test)]

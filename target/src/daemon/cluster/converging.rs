@@ -3,7 +3,7 @@
 use super::super::apply::Origin;
 use super::super::changing::{Asker, Changing};
 use super::super::{Daemon, disks::error_text};
-use super::{keys, sizes};
+use super::{images::item, keys, known};
 use crate::cluster::Shared;
 use crate::control::request::change::{Item as ChangeItem, Outcome};
 use crate::limits::FIRST_IMAGES_TIMEOUT;
@@ -16,7 +16,7 @@ use toml::Table;
 /// Items as tables of a configuration. Those that are none are named.
 fn tables(items: &BTreeMap<String, Item>) -> (Items, Vec<(String, String)>) {
     let (mut tables, mut broken) = (Items::new(), Vec::new());
-    for (key, item) in items.iter().filter(|(key, _)| !keys::is_key(key) && !sizes::is_size(key)) {
+    for (key, item) in items.iter().filter(|(key, _)| !keys::is_key(key) && !known::is_known(key)) {
         match serde_json::from_value::<Table>(item.value.clone()) {
             Ok(table) => drop(tables.insert(key.clone(), table)),
             Err(error) => broken.push((key.clone(), format!("it is no table of a configuration: {error}"))),
@@ -74,6 +74,7 @@ impl Daemon {
         }
         cluster.converging = Some(op);
         cluster.shared = *shared;
+        cluster.known = known::known(&cluster.shared.items);
         cluster.items = config.items().unwrap_or_default();
         cluster.left_out = left_out;
         // Before a subsystem is there that a host without its key could connect to.
@@ -110,14 +111,16 @@ impl Daemon {
             broken.insert(format!("{} {}", item.change, item.name), reason);
         }
         let wanted = self.config.subsystems.iter();
-        let keys =
-            wanted.flat_map(|subsystem| subsystem.namespaces.iter().map(|it| (subsystem.nqn, it.nsid)));
-        let missing = keys.filter(|(nqn, nsid)| !self.is_served(nqn, *nsid));
-        for (nqn, nsid) in missing {
-            let fault = self.namespaces.fault(&(nqn, nsid));
-            let reason = fault.unwrap_or_else(|| "its image has not been opened yet".to_owned());
-            broken.insert(format!("namespace/{nqn}/{nsid}"), reason);
+        let all = wanted.flat_map(|subsystem| subsystem.namespaces.iter().map(|it| (subsystem.nqn, it)));
+        let missing = all.filter(|(nqn, namespace)| !self.is_served(nqn, namespace.nsid));
+        for (nqn, namespace) in missing {
+            let key = (nqn, namespace.nsid);
+            let reason = self.why_not_open(&key, namespace);
+            let reason = reason.unwrap_or_else(|| "its image has not been opened yet".to_owned());
+            broken.insert(item(&key), reason);
         }
+        // What was removed, and hosts saw without its image, is not seen any more when that is said.
+        self.show_known_elsewhere();
         let Some(cluster) = &mut self.cluster else { return };
         if cluster.converging != Some(op) {
             return;

@@ -6,6 +6,8 @@ use super::super::plan::Change as Planned;
 use super::super::{Daemon, apply::Origin, disks::error_text};
 use super::asking::Look;
 use super::converging::{configuration, remedy};
+use super::images::item;
+use super::known::Known;
 use crate::control::protocol::Fault;
 use crate::control::request::change::Item;
 use crate::exports::shared_image;
@@ -76,7 +78,7 @@ impl Daemon {
         if let Some(nqn) = key.strip_prefix("subsystem/") {
             changes.extend(cluster.removals_below(nqn, &[]));
         }
-        changes.extend(cluster.removals_of_sizes(&changes));
+        changes.extend(cluster.removals_of_known(&changes));
         self.ask_group_to_serve(Item::done("remove-item", key), changes)
     }
 
@@ -137,10 +139,10 @@ impl Daemon {
             return Ok(changing);
         }
         let disks = (!planned.iter().any(takes_away)).then(|| planned.iter().map(disk_of).collect());
-        changes.extend(cluster.removals_of_sizes(&changes));
+        changes.extend(cluster.removals_of_known(&changes));
         let look = match &planned[..] {
             // A single one that cannot be had leaves nothing behind; of many, those that can be had are served.
-            [Planned::AddNamespace(_, namespace)] => self.look_at(namespace),
+            [Planned::AddNamespace(nqn, namespace)] => self.look_at(nqn, namespace),
             _ => None,
         };
         changing.items = items;
@@ -149,21 +151,24 @@ impl Daemon {
     }
 
     /// Opens the image of a namespace, read-only, to know whether it can be had.
-    fn look_at(&self, namespace: &Namespace) -> Option<Look> {
+    fn look_at(&self, nqn: &Nqn, namespace: &Namespace) -> Option<Look> {
         let cluster = self.cluster.as_ref()?;
         let Backing::Rbd(image) = &namespace.backing else { return None };
+        let (name, of) = (image.to_string(), item(&(*nqn, namespace.nsid)));
         let spec = DiskSpec::Rbd(shared_image(image, cluster.images_at()));
-        let (block_size, waker) = (namespace.block_size, self.common.waker.clone());
+        let (block_size, waker, namespace) =
+            (namespace.block_size, self.common.waker.clone(), namespace.clone());
         let (tell, told) = channel();
         let body = move || {
             let opened = Disk::open(&spec, block_size, true);
+            let known = opened.as_ref().map(|disk| Known::of(&namespace, disk));
             // Nobody waits any more where it took too long.
-            let _ = tell.send(opened.as_ref().map(drop).map_err(|error| error_text(error)));
+            let _ = tell.send(known.map_err(|error| error_text(error)));
             waker.wake();
         };
         // Without a thread the group is asked at once.
         std::thread::Builder::new().name("look-at-image".into()).spawn(body).ok()?;
-        Some(Look { name: image.to_string(), told })
+        Some(Look { name, of, told })
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) const OPENING_MAX: usize = 16;
 const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A namespace by its subsystem and NSID.
-pub(super) type Key = (Nqn, u32);
+pub(in crate::daemon) type Key = (Nqn, u32);
 
 /// The images of an ANA group on a connection.
 pub(super) struct Images {
@@ -142,8 +142,9 @@ fn is_looked_at(export: &Export) -> bool {
 
 impl Daemon {
     /// Whether hosts must not see a namespace now: its ANA group is served here, and its image is gone, or was never open
-    /// here. One that hosts know and that cannot be opened stays: they wait for it, or find it on another path.
+    /// in the group. One that hosts know and that cannot be opened stays: they wait for it, or find it on another path.
     pub(in crate::daemon) fn is_held_back(&self, export: &Export, is_known: bool) -> bool {
+        let is_known = is_known || self.is_known_elsewhere(export);
         self.is_closed_here(export) && (!is_known || self.image_trouble(export).is_some_and(|it| it.is_gone))
     }
 
@@ -486,6 +487,6 @@ fn key_of(export: &Export) -> Key {
 }
 
 /// The item of a namespace in the group's configuration.
-pub(super) fn item((nqn, nsid): &Key) -> String {
+pub(in crate::daemon) fn item((nqn, nsid): &Key) -> String {
     format!("namespace/{nqn}/{nsid}")
 }

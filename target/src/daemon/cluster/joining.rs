@@ -65,6 +65,9 @@ impl Membership {
             looks: Vec::new(),
             unopened: BTreeMap::new(),
             answers: BTreeMap::new(),
+            known: BTreeMap::new(),
+            noting: Default::default(),
+            elsewhere: Default::default(),
             told,
             stopped: false,
         }))

@@ -6,7 +6,7 @@
 //! | `converging` | the group's items as a configuration, and making it so |
 //! | `images` | the images of an ANA group on its connection: opened, given to the workers |
 //! | `looking` | those of an ANA group that is to move here, looked at before |
-//! | `sizes` | sizes of shrunk images that were accepted |
+//! | `known` | what the group knows of its images, whoever can open them: which disks they are, and their sizes |
 //! | `leaving` | images on their way out: drained, or given up with their connection |
 //! | `elsewhere` | where the other gateways listen, for discovery |
 //! | `keys` | the keys of hosts |
@@ -23,9 +23,9 @@ mod elsewhere;
 mod images;
 mod joining;
 mod keys;
+mod known;
 mod leaving;
 mod looking;
-mod sizes;
 mod telling;
 #[cfg(test)]
 mod tests;
@@ -41,10 +41,12 @@ use nvmf_backend::ClusterSpec;
 use nvmf_cluster::{AnaState, GroupId, Handle, OpId, Unopened};
 use nvmf_config::Items;
 use nvmf_rados::boottime;
+use nvmf_subsystem::Nqn;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 pub(super) use asking::{Asking, REFUSED_IN_A_GROUP};
+pub(super) use images::item;
 pub(super) use joining::JoinError;
 
 /// What is known of the group here.
@@ -81,6 +83,11 @@ pub(super) struct Membership {
     /// What cannot be opened of those that are served here, as the group's thread was told.
     unopened: BTreeMap<GroupId, Unopened>,
     answers: Answers,
+    /// What the group knows of images.
+    known: BTreeMap<images::Key, known::Known>,
+    /// What it is told of them, and the namespaces that hosts see by what it knows.
+    noting: known::Noting,
+    elsewhere: BTreeSet<(Nqn, u32, [u8; 16])>,
     /// Where the others were told that this gateway listens.
     told: Vec<String>,
     stopped: bool,
@@ -142,6 +149,8 @@ impl Daemon {
         self.advance_images();
         self.advance_looks();
         self.tell_unopened();
+        self.note_known();
+        self.show_known_elsewhere();
         self.tell_addresses();
         if self.cluster.as_ref().is_some_and(|cluster| cluster.images_until.is_some()) {
             self.listen_if_ready();

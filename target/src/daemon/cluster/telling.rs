@@ -52,7 +52,13 @@ impl Daemon {
                 let is_used = self.keys_in_group(*id).next().is_some();
                 let (why, unopened) = (said(&group.why), group.unopened);
                 match group.state {
-                    "owned" if unopened > 0 => Some(format!("ANA group {id} lacks {unopened} image(s){why}")),
+                    "owned" if unopened > 0 => {
+                        // The number is said once.
+                        let why =
+                            why.split_once("cannot be opened; ").map_or(why.as_str(), |(_, which)| which);
+                        let why = why.trim_start_matches(": ");
+                        Some(format!("ANA group {id} lacks {unopened} image(s): {why}"))
+                    }
                     state if state != "owned" && is_used => Some(format!("ANA group {id} is {state}{why}")),
                     _ => None,
                 }
@@ -72,12 +78,12 @@ impl Daemon {
         lines
     }
 
-    /// The gateways that own ANA groups, by the number of the group.
-    pub(in crate::daemon) fn owners(&self) -> BTreeMap<u32, String> {
+    /// The gateways that own ANA groups, by the number of the group, with the items of namespaces that they cannot open.
+    pub(in crate::daemon) fn owners(&self) -> BTreeMap<u32, (String, Vec<String>)> {
         let status = self.cluster.as_ref().and_then(|cluster| cluster.driver.status());
         let owned = status.into_iter().flat_map(|status| status.groups);
         let owned = owned.filter(|(_, group)| group.state == "owned");
-        owned.filter_map(|(id, group)| Some((id.0, group.gateway?.to_string()))).collect()
+        owned.filter_map(|(id, group)| Some((id.0, (group.gateway?.to_string(), group.lacks)))).collect()
     }
 
     /// The answer to `cluster status`: what the engine knows, with the namespaces of each ANA group and the words for

@@ -131,10 +131,47 @@ fn size_that_was_accepted_is_nothing_that_is_left_out_and_goes_with_its_namespac
     let removed = Change { key: format!("namespace/{NQN}/1"), value: None, expect: None };
     let cluster = daemon.cluster.as_ref().unwrap();
     let keys: Vec<_> =
-        cluster.removals_of_sizes(std::slice::from_ref(&removed)).into_iter().map(|it| it.key).collect();
+        cluster.removals_of_known(std::slice::from_ref(&removed)).into_iter().map(|it| it.key).collect();
     assert_eq!(keys, [size]);
-    let changed = Change { value: Some(json!({})), ..removed };
-    assert!(cluster.removals_of_sizes(&[changed]).is_empty());
+    let changed = Change { value: Some(json!({ "nsid": 1, "rbd": { "image": "a" } })), ..removed };
+    assert!(cluster.removals_of_known(&[changed]).is_empty());
+    daemon.stop(Duration::ZERO);
+}
+
+#[test]
+fn namespace_whose_image_was_never_open_here_is_there_as_the_group_knows_it() {
+    let mut daemon = gateway();
+    let nqn: Nqn = NQN.parse().unwrap();
+    let serve = |daemon: &mut Daemon, op: u64, items: &[(&str, serde_json::Value)]| {
+        let cluster = daemon.cluster.as_mut().unwrap();
+        let item = |value: &serde_json::Value| Item { version: op, value: value.clone() };
+        let subsystem = json!({ "nqn": NQN, "allowed_hosts": [] });
+        let all = [(format!("subsystem/{NQN}"), item(&subsystem))].into_iter();
+        let all = all.chain(items.iter().map(|(key, value)| ((*key).replace("NQN", NQN), item(value))));
+        let shared = Shared { version: op, ana_groups: 16, items: all.collect(), unreadable: Vec::new() };
+        (cluster.next, cluster.converging) = (Some((OpId(op), Box::new(shared))), None);
+        daemon.begin_to_converge();
+        daemon.end_changes();
+        daemon.show_known_elsewhere();
+    };
+    let seen = |daemon: &Daemon| {
+        let registry = daemon.registry();
+        let table = registry.namespaces(&nqn).unwrap();
+        table.iter().map(|it| (it.nsid.0, it.geometry.bytes(), it.access.is_accessible)).collect::<Vec<_>>()
+    };
+    let namespace = ("namespace/NQN/1", json!({ "nsid": 1, "rbd": { "image": "a" } }));
+    let uuid = "b0e2a8d6-0049-50bc-9a3d-5e8aeaac9d6f";
+    let size = ("size/NQN/1", json!({ "bytes": 1 << 20, "block_size": 4096, "uuid": uuid }));
+    serve(&mut daemon, 2, &[namespace.clone(), size.clone()]);
+    assert_eq!(seen(&daemon), [(1, 1 << 20, false)]);
+    let text = daemon.status_answer().to_string();
+    assert!(text.contains("namespace 1: not served") && !text.contains("namespace 1 of"), "{text}");
+    // What says nothing that can be is of no use, and what is removed is gone.
+    let wrong = ("size/NQN/1", json!({ "bytes": 1 << 20, "block_size": 100, "uuid": uuid }));
+    serve(&mut daemon, 3, &[namespace, wrong]);
+    assert_eq!(seen(&daemon), []);
+    serve(&mut daemon, 4, &[size]);
+    assert_eq!(seen(&daemon), []);
     daemon.stop(Duration::ZERO);
 }
 

@@ -1,5 +1,7 @@
 //! `status`.
 
+use super::super::changing::RESTS;
+use super::super::cluster::item;
 use super::Daemon;
 use crate::control::request::status::{
     AnaGroupStatus, DiskStatus, HostStatus, LeavingStatus, ListenerStatus, NamespaceState, NamespaceStatus,
@@ -74,7 +76,11 @@ impl Daemon {
         statuses.collect()
     }
 
-    fn subsystem_status(&self, subsystem: &Subsystem, owners: &BTreeMap<u32, String>) -> SubsystemStatus {
+    fn subsystem_status(
+        &self,
+        subsystem: &Subsystem,
+        owners: &BTreeMap<u32, (String, Vec<String>)>,
+    ) -> SubsystemStatus {
         let allowed_hosts = match &subsystem.hosts {
             Hosts::Any => Vec::new(),
             Hosts::Only(hosts) => hosts.iter().map(ToString::to_string).collect(),
@@ -83,17 +89,22 @@ impl Daemon {
         let namespaces = subsystem.namespaces.iter().map(|namespace| {
             let open = self.exports().iter().find(|export| export.is(&subsystem.nqn, namespace.nsid));
             let key = (subsystem.nqn, namespace.nsid);
-            let state = if open.is_some() { NamespaceState::Served } else { NamespaceState::Waiting };
+            let owner = owners.get(&namespace.ana_group);
+            let lacks = owner.filter(|(_, lacks)| lacks.contains(&item(&key))).map(|(owner, _)| owner);
+            let is_served = open.is_some() && lacks.is_none();
+            let state = if is_served { NamespaceState::Served } else { NamespaceState::Waiting };
             let fault = match open {
                 Some(export) => export.look_fault.clone().or_else(|| self.image_fault(export)),
-                None => self.namespaces.fault(&key),
+                None => self.why_not_open(&key, namespace),
             };
+            let of_owner = || Some(format!("{} cannot open its image: `ctl status` there says why", lacks?));
+            let fault = fault.or_else(of_owner);
             let disk = open.map(|export| DiskStatus {
                 write_protected: self.is_protected(&subsystem.nqn, namespace.nsid),
                 ..disk_status(export, now_us)
             });
             NamespaceStatus {
-                served_by: owners.get(&namespace.ana_group).cloned(),
+                served_by: owner.map(|(owner, _)| owner.clone()),
                 of_group: self.cluster.is_some(),
                 ..namespace_status(namespace, state, fault, disk)
             }
@@ -108,6 +119,12 @@ impl Daemon {
             allowed_hosts,
             namespaces: namespaces.chain(leaving).collect(),
         }
+    }
+
+    /// Why a namespace has no disk that is open.
+    pub(in crate::daemon) fn why_not_open(&self, key: &(Nqn, u32), namespace: &Namespace) -> Option<String> {
+        let rests = || self.namespaces.is_resting(key, namespace).then(|| RESTS.to_owned());
+        self.namespaces.fault(key).or_else(rests)
     }
 
     /// What is still at disks of subsystems that were removed.

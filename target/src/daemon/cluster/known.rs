@@ -1,0 +1,238 @@
+//! What the group knows of the image of each namespace, whoever can open it: which disk hosts know it as, and the size that
+//! they are shown. So all gateways show them the same one: also a gateway that cannot open the image, or that opens it for
+//! the first time when it has shrunk.
+
+use super::super::Daemon;
+use super::super::changing::Changing;
+use super::Membership;
+use super::images::{Key, item};
+use crate::control::request::change::Item;
+use crate::exports::{Export, absent};
+use crate::limits::RETRY_INTERVAL;
+use core::time::Duration;
+use nvmf_backend::Disk;
+use nvmf_cluster::configuration::{Change, Item as Stored};
+use nvmf_config::Namespace;
+use nvmf_subsystem::{NamespaceDefinition, Nqn};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use uuid::Uuid;
+
+/// The items, beside `namespace/…`.
+const SIZE: &str = "size/";
+
+/// What is known of an image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Known {
+    /// What hosts are shown.
+    pub(super) bytes: u64,
+    block_size: u32,
+    uuid: Uuid,
+}
+
+impl Known {
+    /// Of a disk that is open, if it has an identity of its own.
+    pub(super) fn of(namespace: &Namespace, disk: &Disk) -> Option<Self> {
+        let own = || Some(disk.identity().ok()??.uuid);
+        let uuid = namespace.uuid.map(Uuid::from_bytes).or_else(own)?;
+        let geometry = disk.geometry();
+        Some(Self { bytes: geometry.bytes(), block_size: geometry.block_size, uuid })
+    }
+
+    fn shown(export: &Export) -> Self {
+        let (geometry, uuid) = (export.disk.geometry(), Uuid::from_bytes(export.uuid));
+        Self { bytes: geometry.bytes(), block_size: geometry.block_size, uuid }
+    }
+
+    /// The change that has all gateways know it.
+    pub(super) fn change(self, namespace: &str, expect: Option<u64>) -> Option<Change> {
+        Some(Change { key: size_of(namespace)?, value: Some(serde_json::to_value(self).ok()?), expect })
+    }
+}
+
+/// Whether an item is one of these.
+pub(super) fn is_known(key: &str) -> bool {
+    key.starts_with(SIZE)
+}
+
+/// The item of what is known of a namespace's image.
+fn size_of(namespace: &str) -> Option<String> {
+    namespace.strip_prefix("namespace/").map(|of| format!("{SIZE}{of}"))
+}
+
+/// What the items say.
+pub(super) fn known(items: &BTreeMap<String, Stored>) -> BTreeMap<Key, Known> {
+    let of = |(key, item): (&String, &Stored)| {
+        let (nqn, nsid) = key.strip_prefix(SIZE)?.rsplit_once('/')?;
+        let known: Known = serde_json::from_value(item.value.clone()).ok()?;
+        let is_right = known.block_size.is_power_of_two()
+            && (512..=65536).contains(&known.block_size)
+            && known.bytes >= u64::from(known.block_size);
+        Some(((nqn.parse().ok()?, nsid.parse().ok()?), known)).filter(|_| is_right)
+    };
+    items.iter().filter_map(of).collect()
+}
+
+/// What this gateway tells the group of its images.
+#[derive(Debug, Default)]
+pub(super) struct Noting {
+    /// What was asked for, and the version that came of it.
+    asked: Option<crate::cluster::Ticket>,
+    version: u64,
+    not_before: Duration,
+}
+
+impl Membership {
+    /// What is known of this disk, if it is the one that is known.
+    fn known_of(&self, export: &Export) -> Option<&Known> {
+        let known = self.known.get(&(export.nqn, export.namespace.nsid))?;
+        (known.uuid.as_bytes() == &export.uuid).then_some(known)
+    }
+
+    /// What is known goes with its namespace, and with its image.
+    pub(super) fn removals_of_known(&self, asked: &[Change]) -> Vec<Change> {
+        let image = |value: &Value| (value.get("rbd").cloned(), value.get("uuid").cloned());
+        let stays = |change: &Change| {
+            let before = self.shared.items.get(&change.key).map(|it| image(&it.value));
+            change.value.as_ref().map(image) == before
+        };
+        let gone = asked.iter().filter(|change| !stays(change)).filter_map(|change| size_of(&change.key));
+        let known = gone.filter(|key| self.shared.items.contains_key(key));
+        known.map(|key| Change { key, value: None, expect: None }).collect()
+    }
+}
+
+impl Daemon {
+    /// Whether hosts are to be shown that an image has shrunk so far.
+    pub(in crate::daemon) fn is_accepted(&self, export: &Export, disk: &Disk) -> bool {
+        let known = self.cluster.as_ref().and_then(|it| it.known_of(export));
+        known.is_some_and(|known| known.bytes == disk.geometry().bytes())
+    }
+
+    /// An image that was just opened, as hosts are shown it: it may have shrunk while nobody here looked.
+    pub(in crate::daemon) fn as_known(&self, export: Export) -> Export {
+        let Some(&Known { bytes, .. }) = self.cluster.as_ref().and_then(|it| it.known_of(&export)) else {
+            return export;
+        };
+        let geometry = export.disk.geometry();
+        if geometry.bytes() >= bytes {
+            return export;
+        }
+        match export.disk.with_blocks(bytes / u64::from(geometry.block_size)) {
+            Ok(Some(disk)) => Export { cut: Some(export.disk), disk, ..export },
+            _ => export,
+        }
+    }
+
+    /// Has all gateways show hosts the new size of an image that has shrunk; `false` if this is no gateway of a group.
+    pub(in crate::daemon) fn ask_to_accept(
+        &mut self,
+        export: &Export,
+        disk: &Disk,
+        told: Item,
+        changing: &mut Changing,
+    ) -> bool {
+        let known = Known { bytes: disk.geometry().bytes(), ..Known::shown(export) };
+        let change = known.change(&item(&(export.nqn, export.namespace.nsid)), None);
+        let Some(change) = change.filter(|_| self.cluster.is_some()) else { return false };
+        changing.items.push(told);
+        changing.asking = Some(self.ask_to_change(vec![change], None, None));
+        true
+    }
+
+    /// Shows hosts the sizes that were accepted since.
+    pub(super) fn show_accepted_sizes(&mut self) {
+        let shrunk = self.exports().iter().filter_map(|export| {
+            let cut = export.cut.as_ref().filter(|cut| self.is_accepted(export, cut))?;
+            Some(Export { disk: cut.clone(), ..export.clone() })
+        });
+        for export in shrunk.collect::<Vec<_>>() {
+            // The next command of a host is in the new size; what was under way fails behind the end, as before.
+            drop(self.shrink(&export));
+        }
+    }
+
+    /// Tells the group what it does not know yet of the images that are served here: that they are there, or have grown.
+    pub(super) fn note_known(&mut self) {
+        let now = self.common.clock.now();
+        let Some(cluster) = &mut self.cluster else { return };
+        if let Some(ticket) = cluster.noting.asked {
+            let Some(answer) = cluster.answers.remove(&ticket) else { return };
+            let not_before = now + RETRY_INTERVAL;
+            cluster.noting = Noting { asked: None, version: answer.unwrap_or_default(), not_before };
+        }
+        if cluster.shared.version < cluster.noting.version || now < cluster.noting.not_before {
+            return;
+        }
+        let Some(cluster) = &self.cluster else { return };
+        let served = self.exports().iter().filter(|it| it.shared.is_some() && it.is_for_workers());
+        let change = |export: &Export| {
+            let (key, shown) = ((export.nqn, export.namespace.nsid), Known::shown(export));
+            if cluster.known_of(export).is_some_and(|it| it.bytes >= shown.bytes) {
+                return None;
+            }
+            let namespace = item(&key);
+            // It may have been removed meanwhile.
+            let is_wanted = cluster.shared.items.contains_key(&namespace);
+            let stored = cluster.shared.items.get(&size_of(&namespace)?);
+            let expect = Some(stored.map_or(0, |item| item.version));
+            is_wanted.then(|| shown.change(&namespace, expect)).flatten()
+        };
+        let changes: Vec<Change> = served.filter_map(change).collect();
+        if changes.is_empty() {
+            return;
+        }
+        if let Some(cluster) = &mut self.cluster {
+            cluster.noting.asked = Some(cluster.driver.ask(crate::cluster::Request::Edit(changes)));
+        }
+    }
+
+    /// Namespaces whose images are not open here, as the group knows them: hosts find them on the other paths. Those that
+    /// are gone from the pool are gone for hosts as well.
+    pub(in crate::daemon) fn known_elsewhere(&self, nqn: &Nqn) -> Vec<NamespaceDefinition> {
+        let Some(cluster) = &self.cluster else { return Vec::new() };
+        let open: BTreeSet<u32> =
+            self.exports().iter().filter(|it| it.nqn == *nqn).map(|it| it.namespace.nsid).collect();
+        let subsystems = self.config.subsystems.iter().filter(|subsystem| subsystem.nqn == *nqn);
+        let namespaces = subsystems.flat_map(|subsystem| &subsystem.namespaces);
+        let closed = namespaces.filter(|namespace| !open.contains(&namespace.nsid));
+        let now = self.common.clock.now();
+        let there = closed.filter(|namespace| {
+            let key = (*nqn, namespace.nsid);
+            let is_seen = || cluster.elsewhere.iter().any(|(nqn, nsid, _)| (*nqn, *nsid) == key);
+            // Hosts must see first that another disk is gone; and what opens at once is seen as it is.
+            !self.namespaces.is_missing(&key)
+                && !self.namespaces.is_resting(&key, namespace)
+                && (!self.namespaces.is_new(&key, now) || is_seen())
+        });
+        // One disk is there once.
+        let mut taken: BTreeSet<[u8; 16]> = self.exports().iter().map(|export| export.uuid).collect();
+        let known = there.filter_map(|namespace| {
+            let &Known { bytes, block_size, uuid } = cluster.known.get(&(*nqn, namespace.nsid))?;
+            let is_free = taken.insert(uuid.into_bytes());
+            is_free.then(|| absent(namespace, uuid.into_bytes(), block_size, bytes))
+        });
+        known.collect()
+    }
+
+    /// Whether the group knows the disk that hosts may have opened elsewhere.
+    pub(super) fn is_known_elsewhere(&self, export: &Export) -> bool {
+        self.cluster.as_ref().is_some_and(|it| it.known_of(export).is_some())
+    }
+
+    /// Shows hosts what the group knows of images that are not open here, where that has changed.
+    pub(super) fn show_known_elsewhere(&mut self) {
+        let nqns: Vec<Nqn> = self.config.subsystems.iter().map(|subsystem| subsystem.nqn).collect();
+        let elsewhere: BTreeSet<(Nqn, u32, [u8; 16])> = nqns
+            .iter()
+            .flat_map(|nqn| self.known_elsewhere(nqn).into_iter().map(|it| (*nqn, it.nsid.0, it.uuid)))
+            .collect();
+        let Some(cluster) = self.cluster.as_mut().filter(|it| it.elsewhere != elsewhere) else { return };
+        let changed: BTreeSet<Nqn> =
+            cluster.elsewhere.symmetric_difference(&elsewhere).map(|(nqn, ..)| *nqn).collect();
+        cluster.elsewhere = elsewhere;
+        changed.iter().filter(|nqn| nqns.contains(nqn)).for_each(|nqn| self.show_again(nqn));
+        self.publish();
+    }
+}
