@@ -4,6 +4,7 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use core::time::Duration;
 use nvmf_bench::job::{self, Given, JobError, Plan, Section, TABLE};
+use nvmf_bench::message::say;
 use nvmf_bench::report::{self, Format};
 use nvmf_bench::result::RunResult;
 use nvmf_bench::run::{self, Interrupt, Settings};
@@ -31,7 +32,7 @@ pub(crate) fn main() -> ExitCode {
     let command = match Command::parse(&arguments) {
         Ok(command) => command,
         Err(error) => {
-            eprintln!("nvmf-bench: {error}");
+            say(format_args!("{error}"));
             return ExitCode::from(USAGE);
         }
     };
@@ -40,7 +41,7 @@ pub(crate) fn main() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(error) if is_closed_pipe(&error) => ExitCode::from(CLOSED_PIPE),
         Err(error) => {
-            eprintln!("nvmf-bench: {error:#}");
+            say(format_args!("{error:#}"));
             ExitCode::from(if error.is::<JobError>() { USAGE } else { 1 })
         }
     }
@@ -242,7 +243,7 @@ impl Command {
         let interrupt = Interrupt::listen().context("cannot set up the handling of SIGINT and SIGTERM")?;
         let mut rounds = Vec::new();
         for round in 1..=self.rounds.unwrap_or(ROUNDS_DEFAULT) {
-            eprintln!("nvmf-bench: round {round}");
+            say(format_args!("round {round}"));
             let run_a = run::run(&plan_a, &self.settings, &interrupt)?;
             let run_b = run::run(&plan_b, &self.settings, &interrupt)?;
             if run_a.interrupted || run_b.interrupted {
@@ -267,7 +268,7 @@ impl Command {
 
 fn print_notes(plan: &Plan) {
     for note in &plan.notes {
-        eprintln!("nvmf-bench: note: {note}");
+        say(format_args!("note: {note}"));
     }
 }
 

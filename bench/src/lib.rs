@@ -9,13 +9,17 @@
 //! | [`verify`] | verification of data read back |
 //! | [`run`] | the threads of a run, their clocks and counters |
 //! | [`result`] | the results of a run, in the form that all reports print |
+//! | [`message`] | what is said beside the report |
 //! | [`report`] | reports as text, as fio's JSON and as an HTML page with plots |
 #![forbid(unsafe_code)]
+// These macros panic where the output is full or closed.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod cpu;
 pub mod engine;
 mod errno;
 pub mod job;
+pub mod message;
 pub mod report;
 pub mod result;
 pub mod run;

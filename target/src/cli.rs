@@ -9,6 +9,7 @@ pub use ctl::NotWell;
 use crate::control::Control;
 use crate::control::socket::Socket;
 use crate::daemon::{Daemon, read_config};
+use crate::log::say;
 use crate::machine;
 use crate::sockets::Sockets;
 use anyhow::Context;
@@ -18,7 +19,11 @@ use nvmf_config::{Backing, Config, Transport, size};
 use std::io::{self, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
+use std::process::ExitCode;
 use uuid::Uuid;
+
+/// The exit status for wrong arguments, as clap's.
+const USAGE: u8 = 2;
 
 /// Exports disks and files over NVMe/RDMA and NVMe/TCP.
 #[derive(Debug, Parser)]
@@ -176,7 +181,10 @@ pub fn run(cli: &Cli, sockets: Sockets) -> anyhow::Result<()> {
             if serve.config.is_none()
                 && let (Some(nqn), Some(address)) = (nqn, daemon.addresses().first())
             {
-                print(&(how_to_use(nqn, *address, serve.transport.into()) + "\n"))?;
+                let text = how_to_use(nqn, *address, serve.transport.into()) + "\n";
+                if let Err(error) = print(&text) {
+                    tracing::warn!(%error, "how to use the disk cannot be printed");
+                }
             }
             if let Some(socket) = socket {
                 control.serve(socket).context("the control socket cannot be served")?;
@@ -186,13 +194,28 @@ pub fn run(cli: &Cli, sockets: Sockets) -> anyhow::Result<()> {
     }
 }
 
+/// Prints what is wrong with the command line, or what it asks to be told of itself (`--help`); the exit status.
+#[must_use]
+pub fn answer(answer: &clap::Error) -> ExitCode {
+    let printed = read_or_left(answer.print());
+    match printed {
+        _ if answer.use_stderr() => ExitCode::from(USAGE),
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(format_args!("nvmf-target: cannot write to the standard output: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
 /// Prints to the standard output. Who reads no further (`| head`) has what they want.
 fn print(text: &str) -> io::Result<()> {
     let mut output = io::stdout().lock();
-    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        printed => printed,
-    }
+    read_or_left(output.write_all(text.as_bytes()).and_then(|()| output.flush()))
+}
+
+fn read_or_left(printed: io::Result<()>) -> io::Result<()> {
+    printed.or_else(|error| if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
 }
 
 fn how_to_use(nqn: Nqn, address: SocketAddr, transport: Transport) -> String {

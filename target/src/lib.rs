@@ -25,6 +25,8 @@
 //!
 //! What it does not do: protocol (the engine's), bytes on the wire (the provider's), files (the backend's).
 #![forbid(unsafe_code)]
+// These macros panic where the output is full or closed.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod barrier;
 pub mod cli;

@@ -2,6 +2,7 @@
 //! worker waiting.
 
 use crate::visible::visible_event;
+use core::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 use tracing::{Level, Metadata};
@@ -36,7 +37,8 @@ pub fn start() -> WorkerGuard {
         NonBlockingBuilder::default().lossy(true).buffered_lines_limit(LINES_MAX).thread_name("log");
     let (writer, guard) = builder.finish(io::stderr());
     let _ = DROPPED.set(writer.error_counter());
-    let log = tracing_subscriber::fmt().with_target(false);
+    // Of a log that cannot be written nothing can be said.
+    let log = tracing_subscriber::fmt().with_target(false).log_internal_errors(false);
     if std::env::var_os("JOURNAL_STREAM").is_some() {
         // The journal has its own times, and shows no colours.
         let events = Events { journal: true, colours: false, inner: writer };
@@ -68,11 +70,16 @@ pub fn set_level(level: &str) -> Result<String, String> {
     Ok(text)
 }
 
+/// Prints a line to the standard error. Where nobody can read it (it is closed, or full), the program goes on.
+pub fn say(line: impl Display) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
 /// From `NVMF_LOG`, else from `RUST_LOG`.
 fn filter() -> EnvFilter {
     if let Some(text) = std::env::var("NVMF_LOG").ok().filter(|text| !text.trim().is_empty()) {
         return parse(&text).unwrap_or_else(|problem| {
-            eprintln!("nvmf-target: NVMF_LOG={text}: {problem}; info is used");
+            say(format_args!("nvmf-target: NVMF_LOG={text}: {problem}; info is used"));
             EnvFilter::new(DEFAULT)
         });
     }

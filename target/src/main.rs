@@ -11,7 +11,10 @@ use std::process::ExitCode;
 const NOT_WELL: u8 = 3;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(answer) => return cli::answer(&answer),
+    };
     // Before there is another thread.
     let sockets = Sockets::of_this_process();
     let log = log::start();
@@ -21,7 +24,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("nvmf-target: {error:#}");
+            log::say(format_args!("nvmf-target: {error:#}"));
             if error.is::<NotWell>() { ExitCode::from(NOT_WELL) } else { ExitCode::FAILURE }
         }
     }

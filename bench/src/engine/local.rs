@@ -2,6 +2,7 @@
 
 use super::{Engine, EngineError};
 use crate::job::{EngineKind, Extent, Job, JobOptions};
+use crate::message::say;
 use crate::report::bytes_binary;
 use crate::workload::Random;
 use core::time::Duration;
@@ -160,9 +161,9 @@ fn lay_out(path: &Path, size: u64, fill: bool) -> io::Result<()> {
     let name = path.display();
     let [from, to] = [have, size].map(|bytes| bytes_binary(bytes as f64));
     if is_new {
-        eprintln!("nvmf-bench: creating {name} ({to})");
+        say(format_args!("creating {name} ({to})"));
     } else {
-        eprintln!("nvmf-bench: extending {name} from {from} to {to}");
+        say(format_args!("extending {name} from {from} to {to}"));
     }
     let outcome = extend(&mut file, have, size, fill);
     if outcome.is_err() {

@@ -66,14 +66,13 @@ impl Progress {
             let left = expected.saturating_sub(self.start.elapsed()).as_secs();
             let _ = write!(line, "[eta {:02}m:{:02}s]", left / 60, left % 60);
         }
-        eprint!("\r\x1b[K{line}");
-        let _ = std::io::stderr().flush();
+        let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
         (self.last, self.ios, self.read, self.written) = (Instant::now(), 0, 0, 0);
     }
 
     pub(super) fn clear(&self) {
         if self.shown {
-            eprint!("\r\x1b[K");
+            let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
     }
 }

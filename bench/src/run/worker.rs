@@ -5,6 +5,7 @@ use super::record::{Record, Times};
 use super::source::{Next, Source};
 use crate::engine::Engine;
 use crate::job::{JobOptions, Poll};
+use crate::message::say;
 use crate::result::Direction;
 use crate::verify::Verification;
 use crate::workload::{Operation, Random};
@@ -340,7 +341,7 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
                 verification.on_read(operation, &self.parts.memory, at, |address, wrong| {
                     record.verify_errors += 1;
                     if record.verify_errors <= VERIFY_MESSAGES_MAX {
-                        eprintln!("nvmf-bench: {name}: verify: the block at byte {address}: {wrong}");
+                        say(format_args!("{name}: verify: the block at byte {address}: {wrong}"));
                     }
                     first.get_or_insert_with(|| format!("the block at byte {address}: {wrong}"));
                 });

@@ -6,6 +6,7 @@ use crate::daemon::{
     wants_tcp_port,
 };
 use crate::exports::{FORGETS, forgets};
+use crate::log::say;
 use crate::machine;
 use anyhow::bail;
 use nix::unistd::{AccessFlags, access};
@@ -24,13 +25,13 @@ pub(super) fn check(file: &Path, quiet: bool, syntax_only: bool) -> anyhow::Resu
         let mut findings = Findings::default();
         findings.look_at(&config);
         for warning in &findings.warnings {
-            eprintln!("warning: {warning}");
+            say(format_args!("warning: {warning}"));
         }
         if nix::unistd::geteuid().is_root() && !quiet {
-            eprintln!(
+            say(format_args!(
                 "note: root may open everything. What the service may: sudo -u nvmf nvmf-target check {}",
                 file.display()
-            );
+            ));
         }
         if !findings.problems.is_empty() {
             bail!("{} cannot be served as it is:\n  {}", file.display(), findings.problems.join("\n  "));

@@ -5,6 +5,7 @@ use crate::control::request::Request;
 use crate::control::request::config::SaveAnswer;
 use crate::control::request::status::StatusAnswer;
 use crate::control::socket::usual_path;
+use crate::log::say;
 use crate::visible::{visible_event, visible_json, visible_value};
 use anyhow::bail;
 use clap::{Args, ValueEnum};
@@ -44,13 +45,11 @@ pub(super) fn ctl(ctl: &Ctl) -> anyhow::Result<()> {
         let saved: SaveAnswer = serde_json::from_value(answer.result.clone())?;
         let path = save.write(&saved).map_err(anyhow::Error::msg)?;
         for change in &saved.not_in_force {
-            eprintln!(
-                "in the text, and not in force before the next start: {}",
-                visible_event(change, false)
-            );
+            let change = visible_event(change, false);
+            say(format_args!("in the text, and not in force before the next start: {change}"));
         }
         if let Some(path) = path {
-            eprintln!("saved to {}", path.display());
+            say(format_args!("saved to {}", path.display()));
             return Ok(());
         }
     }

@@ -9,6 +9,7 @@ mod negotiation;
 mod stream;
 
 use super::{Engine, EngineError};
+use crate::message::say;
 use core::time::Duration;
 use nbd_proto::{Command, Errno, Request, SIMPLE_REPLY_LEN, flag};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -178,7 +179,7 @@ impl Nbd {
     /// Marks the connection as lost and fails all outstanding requests.
     fn lose(&mut self, error: &io::Error) {
         if !core::mem::replace(&mut self.broken, true) {
-            eprintln!("nvmf-bench: the NBD connection is lost: {error}");
+            say(format_args!("the NBD connection is lost: {error}"));
         }
         for cookie in 0..self.slots.len() {
             self.end(cookie, Err(BlockError::Gone));
