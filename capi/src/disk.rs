@@ -7,7 +7,7 @@ use core::ffi::c_char;
 use core::slice;
 use libc::c_int;
 use nvmf_initiator::queue::Queue;
-use nvmf_initiator::{Connection, ConnectionState, Device, Error, HostIdentity, Uri, block_on};
+use nvmf_initiator::{Connection, ConnectionState, Device, Error, Uri, block_on};
 
 /// A remote namespace that is connected to.
 pub struct nvmf_disk {
@@ -115,9 +115,8 @@ pub unsafe extern "C" fn nvmf_open(
 fn open(uri: &str, options: &[&str]) -> Result<nvmf_disk, Fault> {
     let uri: Uri = uri.parse()?;
     let settings = options::Settings::parse(options)?;
-    let host = settings.host.map_or_else(HostIdentity::of_this_machine_or_new, Ok)?;
     let timeout = settings.timeout;
-    let connection = block_on(Connection::connect(settings.apply(uri.options(host)?)?))?;
+    let connection = block_on(Connection::connect(settings.connection(&uri)?))?;
     let nsid = match uri.nsid {
         Some(nsid) => nsid,
         None => match &connection.namespaces()[..] {

@@ -8,7 +8,8 @@ use nvmf_initiator::auth::Secret;
 use nvmf_initiator::auth::host::Secrets;
 use nvmf_initiator::tls::{Key, NVME_KEYRING, read_key_file, read_line};
 use nvmf_initiator::{
-    AuthenticationOptions, HostIdentity, Nqn, Options, PathPolicy, TlsOptions, TransportOptions, Uri,
+    AuthenticationOptions, HostIdentity, Nqn, Options, PathOptions, PathPolicy, TlsOptions, TransportOptions,
+    Uri,
 };
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -118,22 +119,35 @@ impl Settings {
         Ok(())
     }
 
-    /// The options of a connection, which are of the URI so far.
-    pub(crate) fn apply(self, mut options: Options) -> Result<Options, Fault> {
-        let source = self.source.map(|source| SocketAddr::new(source, 0));
-        options.transport = self.transport(options.transport.clone())?;
+    /// The options of a connection to what the URI names.
+    pub(crate) fn connection(self, uri: &Uri) -> Result<Options, Fault> {
+        let host = self.host.clone().map_or_else(HostIdentity::of_this_machine_or_new, Ok)?;
+        let mut paths = Vec::new();
         for path in &self.paths {
-            if path.nqn.is_some_and(|nqn| nqn != options.nqn) || path.nsid.is_some() {
+            if path.nqn.is_some_and(|nqn| Some(nqn) != uri.nqn) || path.nsid.is_some() {
                 return Err(Fault::misuse(format!(
                     "the option path={path}: it leads to the same subsystem: write its address alone"
                 )));
             }
-            let transport = self.transport(path.transport.clone())?;
-            let mut further = path.path()?;
-            (further.transport, further.source) = (transport, source);
-            options.paths.push(further);
+            paths.push(self.path(path)?);
         }
-        options.source = source;
+        let is_known = |path: &PathOptions| !path.address.ip().is_unspecified();
+        let mut options = match (uri.options(host.clone()), uri.nqn) {
+            (Ok(options), _) => options,
+            // Its name has no address now, and is looked up again. Another path begins.
+            (Err(_), Some(nqn)) if paths.iter().any(is_known) => {
+                paths.push(self.path(uri)?);
+                paths.sort_by_key(|path| !is_known(path));
+                let first = paths.remove(0);
+                let mut options = Options::with_host(first.address, nqn, host);
+                (options.transport, options.address_source) = (first.transport, first.address_source);
+                options
+            }
+            (Err(error), _) => return Err(error.into()),
+        };
+        options.transport = self.transport(options.transport.clone())?;
+        options.source = self.source.map(|source| SocketAddr::new(source, 0));
+        options.paths = paths;
         options.path_policy = self.policy;
         set(&mut options.io_timeout, self.io_timeout);
         set(&mut options.keep_alive, self.keep_alive);
@@ -147,6 +161,13 @@ impl Settings {
             AuthenticationOptions::new(Secrets { host, controller: self.controller_secret.clone() })
         });
         Ok(options)
+    }
+
+    fn path(&self, uri: &Uri) -> Result<PathOptions, Fault> {
+        let mut path = uri.path()?;
+        path.transport = self.transport(path.transport)?;
+        path.source = self.source.map(|source| SocketAddr::new(source, 0));
+        Ok(path)
     }
 
     fn transport(&self, transport: TransportOptions) -> Result<TransportOptions, Fault> {

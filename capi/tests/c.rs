@@ -154,6 +154,15 @@ fn disk_is_copied_over_the_path_that_is_there() {
     site.says(&copy, &[&uri(1), &uri(2), &path, "iopolicy=round-robin"], "25165824 bytes copied\n");
     let output = site.run(&copy, &[&uri(1), &uri(2)]);
     assert!(!output.status.success(), "nobody is there");
+    // Names that have no address now: one of them may be the first.
+    let unknown = |nsid| format!("nvme+tcp://storage-b.invalid:4421/{NQN}/{nsid}");
+    site.says(&copy, &[&unknown(1), &unknown(2), &path], "25165824 bytes copied\n");
+    let away = "path=nvme+tcp://storage-b.invalid";
+    let known = |nsid| site.uri(nsid);
+    site.says(&copy, &[&known(1), &known(2), away], "25165824 bytes copied\n");
+    let output = site.run(&copy, &[&unknown(1), &unknown(2), away]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("storage-b.invalid"), "{said}");
     site.target.stop().expect("the target stops");
 }
 
