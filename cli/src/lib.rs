@@ -21,7 +21,7 @@ use std::process::ExitCode;
 /// Does what the command line says; the exit status of the process.
 #[must_use]
 pub fn main() -> ExitCode {
-    match command::persist::expand(std::env::args_os().collect()) {
+    match command::expand(std::env::args_os().collect()) {
         Ok(arguments) => match command::Arguments::try_parse_from(arguments) {
             Ok(arguments) => arguments.run(),
             Err(answer) => command::answer(&answer),

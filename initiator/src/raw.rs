@@ -26,7 +26,7 @@ pub struct RawCommand {
 }
 
 impl RawCommand {
-    /// A command without data, its dwords 10 to 15 zero.
+    /// A command without data, its other dwords zero.
     #[must_use]
     pub fn new(opcode: u8, nsid: Nsid) -> Self {
         Self::from_sqe(Sqe::new(opcode).with_nsid(nsid))
@@ -42,6 +42,13 @@ impl RawCommand {
     #[must_use]
     pub fn with_dwords(self, dwords: [u32; 6]) -> Self {
         Self { sqe: self.sqe.with_dwords(dwords), ..self }
+    }
+
+    /// With these command dwords 2 and 3.
+    #[must_use]
+    pub fn with_dwords_2_3(mut self, [cdw2, cdw3]: [u32; 2]) -> Self {
+        (self.sqe.cdw2, self.sqe.cdw3) = (cdw2.into(), cdw3.into());
+        self
     }
 
     /// Sends these bytes with it.

@@ -1,7 +1,7 @@
 //! The discovery service of the built programs: its name, its counter over restarts, referrals.
 
 use nvmf_tests::process;
-use nvmf_tests::site::{Site, fails, json};
+use nvmf_tests::site::{Site, fails, json, succeeds};
 use serde_json::Value;
 
 fn site(name: &str) -> Site {
@@ -76,5 +76,44 @@ fn listener_without_discovery_serves_its_disks() {
     assert!(target.log().contains("there is no subsystem nqn.2014-08.org.nvmexpress.discovery"));
     let id = site.call("id-ns", &["-t", "tcp", "-n", &site.nqn, "--nsid", "1", "-o", "json"]);
     assert_eq!(json(&mut id.expect("nvmf")).expect("the disk")["nsze"], 256);
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn discover_takes_nvme_clis_flags_or_says_why_not() {
+    let site = site("discovery-flags");
+    configure(&site, "", "");
+    let target = site.serve().expect("a target");
+    let call = |more: &[&str]| site.call("discover", &[&["-t", "tcp"], more].concat()).expect("nvmf");
+    let file = site.path("raw").display().to_string();
+    let said = succeeds(&mut call(&["--raw", &file, "--quiet"])).expect("a discovery log");
+    assert_eq!(said, "", "it is in the file alone");
+    let raw = std::fs::read(&file).expect("the log");
+    let listed = log(&site);
+    let count = listed["records"].as_array().map_or(0, Vec::len);
+    assert_eq!(raw.len(), 1024 * (1 + count));
+    assert_eq!(raw[..8], counter(&listed).to_le_bytes());
+    assert_eq!(raw[8..16], (count as u64).to_le_bytes());
+    let nqn = &raw[1024 + 256..][..site.nqn.len()];
+    assert_eq!(nqn, site.nqn.as_bytes(), "SUBNQN of the first entry");
+    for flag in ["--persistent", "-p", "--force"] {
+        let output = process::run(&mut call(&[flag])).expect("nvmf");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && text.contains("nvmf discoverd"), "{text}");
+    }
+    let dumped = succeeds(&mut call(&["--raw", &file, "-O", "--hdr-digest"])).expect("a configuration");
+    let dumped: Value = serde_json::from_str(&dumped).expect("JSON");
+    let port = &dumped[0]["subsystems"][0]["ports"][0];
+    assert_eq!(
+        (&port["discovery"], &port["hdr_digest"]),
+        (&Value::Bool(true), &Value::Bool(true)),
+        "{dumped}"
+    );
+    // It names the same controller again.
+    std::fs::write(site.path("config.json"), dumped.to_string()).expect("a file");
+    let config = site.path("config.json").display().to_string();
+    let folder = site.path("none").display().to_string();
+    let again = site.local(&["discover", "-J", &config, "--nvme-folder", &folder, "-o", "json"]);
+    assert_eq!(json(&mut again.expect("nvmf")).expect("a log")["records"], listed["records"]);
     target.stop().expect("a clean stop");
 }

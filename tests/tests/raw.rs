@@ -239,3 +239,55 @@ fn copy_moves_blocks_at_the_target() {
     }
     target.stop().expect("the target stops");
 }
+
+#[test]
+fn passthru_takes_nvme_clis_flags_or_says_why_not() {
+    let (site, target) = site("passthru-flags");
+    let dwords = ["-O", "6", "-4", "1", "--cdw2", "0x22", "-3", "0x33", "-l", "4096", "-r"];
+    let shown = said(&site, "admin-passthru", &[&dwords[..], &["--dry-run"]].concat());
+    assert!(shown.contains("cdw2         : 00000022\ncdw3         : 00000033\n"), "{shown}");
+    said(
+        &site,
+        "admin-passthru",
+        &[&dwords[..], &["-f", "0", "--rsvd", "0", "--metadata-len", "0"]].concat(),
+    );
+    // What --input-file lacks is filled: 512 bytes are a block of zeroes here, and then the byte.
+    let file = site.path("short").display().to_string();
+    std::fs::write(&file, [7; 100]).expect("a file");
+    let set = ["--opcode", "9", "--cdw10", "0x81", "-l", "512", "--write", "--input-file", &file];
+    let filled = call(&site, "admin-passthru", &[&set[..], &["--prefill", "0xff", "--dry-run"]].concat());
+    succeeds(&mut { filled }).expect("filled");
+    fails(&mut call(&site, "admin-passthru", &set), &["has 100 bytes"]).expect("a refusal");
+    let read = ["-O", "6", "-4", "1", "-l", "4096", "-r", "-p", "1"];
+    refuses(&mut call(&site, "admin-passthru", &read), &["--prefill is of no use with --read"])
+        .expect("a refusal");
+    for (flag, reason) in [
+        (&["--flags", "0x41"][..], "which the connection knows"),
+        (&["--rsvd", "1"], "the connection numbers its commands"),
+        (&["--metadata", &file], "namespaces with metadata"),
+        (&["-m", "8"], "namespaces with metadata"),
+    ] {
+        let mut call = call(&site, "io-passthru", &[&["--opcode", "0"], flag].concat());
+        let output = process::run(&mut call).expect("nvmf");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && text.contains(reason) && text.contains(flag[0]), "{text}");
+    }
+    target.stop().expect("the target stops");
+}
+
+#[test]
+fn log_page_of_an_event_is_the_one_that_it_names() {
+    let (site, target) = site("aen");
+    let page = |more: &[&str]| {
+        let mut call = call(&site, "get-log", &[&["-b", "--rae"], more].concat());
+        let output = process::run(&mut call).expect("nvmf");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    };
+    // A firmware slot was activated: log page 3.
+    let slots = page(&["--aen", "0x030102"]);
+    assert_eq!((slots.len(), &slots), (4096, &page(&["--log-id", "3", "--log-len", "4096"])));
+    let none = process::run(&mut call(&site, "get-log", &[])).expect("nvmf");
+    assert_eq!(none.status.code(), Some(2));
+    target.stop().expect("the target stops");
+}

@@ -606,3 +606,45 @@ fn service_attaches_what_appears_and_detaches_what_was_removed() {
     service.stop();
     it.target.stop().expect("a clean stop");
 }
+
+#[test]
+fn connect_takes_and_prints_nvme_clis_configuration_and_disconnect_all_a_transport() {
+    let rig = Rig::start("config", 1);
+    let site = &rig.site;
+    let connect = |more: &[&str]| {
+        let arguments = ["-t", "tcp", "-n", &site.nqn, "--as", "socket"];
+        site.call("connect", &[&arguments, more].concat()).expect("nvmf")
+    };
+    let said = succeeds(&mut connect(&["--dump-config", "--hdr-digest", "-k", "7"])).expect("connected");
+    let config: Value = serde_json::from_str(&said[said.find("[\n").expect("JSON")..]).expect("JSON");
+    let port = &config[0]["subsystems"][0]["ports"][0];
+    assert_eq!(config[0]["subsystems"][0]["nqn"], site.nqn.as_str());
+    let address = (port["traddr"].as_str(), port["trsvcid"].as_str(), port["transport"].as_str());
+    let expected = (site.address.ip().to_string(), site.address.port().to_string());
+    assert_eq!(address, (Some(&*expected.0), Some(&*expected.1), Some("tcp")));
+    assert_eq!((&port["hdr_digest"], &port["keep_alive_tmo"]), (&Value::Bool(true), &7.into()), "{config}");
+    let detach_all = |transport: &str| {
+        succeeds(&mut site.local(&["disconnect-all", "-r", transport]).expect("nvmf")).expect("detached")
+    };
+    assert_eq!(detach_all("rdma"), "");
+    assert_eq!(rig.disks().len(), 1, "it is over tcp");
+    assert!(detach_all("tcp").starts_with("detached "));
+    // What a file says of the controller counts where the call says nothing.
+    let file = site.path("config.json");
+    std::fs::write(&file, config.to_string().replace(":7", ":9")).expect("a file");
+    let file = file.display().to_string();
+    let dumped = |more: &[&str]| {
+        let said = succeeds(&mut connect(&[&["-O", "-J", &file], more].concat())).expect("connected");
+        let config: Value = serde_json::from_str(&said[said.find("[\n").expect("JSON")..]).expect("JSON");
+        detach_all("tcp");
+        config[0]["subsystems"][0]["ports"][0].clone()
+    };
+    let port = dumped(&[]);
+    assert_eq!((&port["hdr_digest"], &port["keep_alive_tmo"]), (&Value::Bool(true), &9.into()));
+    assert_eq!(dumped(&["--keep-alive-tmo", "11"])["keep_alive_tmo"], 11);
+    fails(&mut connect(&["-J", "/nonexistent/config.json"]), &["/nonexistent/config.json"])
+        .expect("a refusal");
+    succeeds(&mut connect(&["-J", "none"])).expect("connected");
+    detach_all("tcp");
+    rig.target.stop().expect("a clean stop");
+}

@@ -43,6 +43,42 @@ pub(super) fn set_read_only(node: &Path, read_only: bool) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
+    use std::path::PathBuf;
+    use std::process::Command;
+
+    /// A device with a file behind it; `None` where none can be made.
+    struct Loop(PathBuf);
+
+    impl Loop {
+        fn new(file: &Path) -> Option<Self> {
+            let output = Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
+            let node = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+            (output.status.success() && node.starts_with("/dev/")).then(|| Self(node.into()))
+        }
+    }
+
+    impl Drop for Loop {
+        fn drop(&mut self) {
+            let _ = Command::new("losetup").arg("--detach").arg(&self.0).status();
+        }
+    }
+
+    #[test]
+    fn kernel_refuses_writes_to_a_read_only_device_until_it_takes_them_again() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(1 << 20).unwrap();
+        let Some(device) = Loop::new(file.path()) else {
+            eprintln!("left out: no loop device can be made here");
+            return;
+        };
+        let mut open = File::options().write(true).open(&device.0).unwrap();
+        open.write_all(&[1; 4096]).unwrap();
+        set_read_only(&device.0, true).unwrap();
+        assert_eq!(open.write_all(&[1; 4096]).unwrap_err().raw_os_error(), Some(libc::EPERM));
+        set_read_only(&device.0, false).unwrap();
+        open.write_all(&[1; 4096]).unwrap();
+    }
 
     #[test]
     fn what_is_no_block_device_is_named() {

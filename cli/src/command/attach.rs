@@ -2,10 +2,12 @@
 
 use super::persist;
 use super::target::NamespaceArguments;
-use super::{Format, Output, Verbosity};
+use super::{Format, Output, Verbosity, given_options};
 use crate::attach::{
     self, AttachOptions, Ended, Form, Listed, QUEUES_MAX, Question, Registry, Restart, SocketOptions,
 };
+use crate::connect::Transport;
+use crate::discovery::{Subsystem, config, options_of};
 use crate::print::{OutputClosed, chain, complain, human, line, print_json, wrong_arguments};
 use anyhow::{Context, Result, bail, ensure};
 use nvme_proto::{Nqn, Nsid};
@@ -34,6 +36,12 @@ pub(super) struct DiskArguments {
     /// Take the options from this file, as --persist writes them
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
+    /// Take what is not given here from what nvme-cli's config.json says of this controller; `none`: from nowhere
+    #[arg(short = 'J', long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print nvme-cli's config.json of this connection afterwards, without secrets and keys
+    #[arg(short = 'O', long)]
+    dump_config: bool,
     #[command(flatten)]
     namespace: NamespaceArguments,
     /// Form of the disk; a socket if --socket is given
@@ -148,6 +156,9 @@ pub(crate) struct Detach {
 
 #[derive(clap::Args)]
 pub(crate) struct DetachAll {
+    /// Only those that are reached over this transport
+    #[arg(short = 'r', long, value_name = "TRANSPORT", value_enum)]
+    transport: Option<Transport>,
     /// Detach also disks that are in use: their users get I/O errors
     #[arg(short, long)]
     force: bool,
@@ -160,13 +171,26 @@ impl DiskArguments {
         self.verbosity.level()
     }
 
+    /// What nvme-cli's `config.json` says of the controller, if one is named, for what these options do not.
+    pub(super) fn configured(&self) -> Result<Vec<String>> {
+        let file = self.config.as_deref().filter(|file| *file != Path::new("none"));
+        let target = || self.namespace.target.place(false);
+        file.map_or(Ok(Vec::new()), |file| options_of(file, self.namespace.nqn, &target()?))
+    }
+
+    /// The subsystem that is meant, with these options.
+    fn subsystem(&self, options: Vec<String>) -> Result<Subsystem> {
+        let NamespaceArguments { target, nqn, .. } = &self.namespace;
+        Ok(Subsystem { nqn: nqn.to_string(), places: target.places(false)?, options })
+    }
+
     /// The same disk in this form.
     pub(super) fn in_form(self, form: Form) -> Self {
         Self { form, ..self }
     }
 
     pub(super) fn options(&self) -> Result<AttachOptions> {
-        if let Some(what) = self.namespace.target.key_as_argument() {
+        if let Some(what) = self.namespace.target.key_as_argument(self.config.is_some()) {
             return wrong_arguments(format!(
                 "{what} to everybody (ps) for as long as the disk is attached: put it into a file that only you may read, \
                  and name that: --tls-key-file FILE, --dhchap-secret FILE, --dhchap-ctrl-secret FILE"
@@ -230,11 +254,21 @@ impl Attach {
         };
         let disk = disk.map_or_else(|| attach::in_background(arguments()), Ok)?;
         report(format, &disk)?;
+        self.dump()?;
         Ok(ExitCode::SUCCESS)
     }
 
     pub(super) fn options(&self) -> Result<AttachOptions> {
         self.disk.options()
+    }
+
+    /// Prints nvme-cli's `config.json` of this call, if that is asked for.
+    pub(super) fn dump(&self) -> Result<()> {
+        if !self.disk.dump_config {
+            return Ok(());
+        }
+        let subsystem = self.disk.subsystem(given_options())?;
+        line(format_args!("{:#}", config(&self.disk.namespace.target.host()?, &[subsystem])))
     }
 
     pub(super) fn verbosity(&self) -> u8 {
@@ -476,7 +510,13 @@ impl DetachAll {
     }
 
     pub(crate) fn run(&self) -> Result<()> {
-        detach(&Registry::of_this_user().list()?, self.force)
+        let mut disks = Registry::of_this_user().list()?;
+        let is_meant = |disk: &Attachment| match self.transport {
+            Some(transport) => disk.transport == transport.name(),
+            None => true,
+        };
+        disks.retain(|listed| is_meant(&listed.disk));
+        detach(&disks, self.force)
     }
 }
 

@@ -1,19 +1,46 @@
 //! `nvmf connect`: every namespace of a subsystem, as nvme-cli's `connect` has it.
 
-use super::attach::{Attach, arguments};
+use super::Arguments;
+use super::attach::{Attach, DiskArguments, arguments};
 use crate::attach::{self, Registry, Stopped};
 use crate::connect::connect;
 use crate::discovery::Outcome;
 use crate::print::chain;
 use crate::runtime::run;
 use anyhow::{Result, ensure};
+use clap::parser::ValueSource;
+use clap::{CommandFactory, FromArgMatches};
 use nvmf_attached::Attachment;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 #[derive(clap::Args)]
 pub(crate) struct Connect {
     #[command(flatten)]
     attach: Attach,
+}
+
+/// The arguments of a call with `--config FILE`, with what that file says of the controller and the call does not.
+pub(crate) fn expand(mut arguments: Vec<OsString>) -> Result<Vec<OsString>> {
+    let names_file = |argument: &OsString| {
+        let text = argument.to_string_lossy();
+        text.starts_with("-J") || text.starts_with("--config")
+    };
+    if !arguments.iter().any(names_file) {
+        return Ok(arguments);
+    }
+    // What is wrong with them is said later.
+    let Ok(matches) = Arguments::command().try_get_matches_from(&arguments) else { return Ok(arguments) };
+    let Some(("attach" | "connect" | "serve" | "serve-vhost", matches)) = matches.subcommand() else {
+        return Ok(arguments);
+    };
+    for option in DiskArguments::from_arg_matches(matches)?.configured()? {
+        let name = option.trim_start_matches('-').split('=').next().unwrap_or_default().replace('-', "_");
+        if matches.value_source(&name) != Some(ValueSource::CommandLine) {
+            arguments.push(option.into());
+        }
+    }
+    Ok(arguments)
 }
 
 impl Connect {
@@ -56,6 +83,8 @@ impl Connect {
                 }
             }
         }
-        super::connect_all::end(&outcome, self.attach.format())
+        let ended = super::connect_all::end(&outcome, self.attach.format(), false)?;
+        self.attach.dump()?;
+        Ok(ended)
     }
 }

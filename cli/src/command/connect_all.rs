@@ -1,16 +1,20 @@
 //! `nvmf connect-all` and `nvmf discoverd`: attaching what discovery controllers list.
 
 use super::attach::warn_of_paths;
+use super::refused::AbsentOfDiscovery;
 use super::{Format, Output, TargetArguments, Verbosity, given_options};
 use crate::attach::Form;
-use crate::discovery::{Begin, Controller, Outcome, Policy, Sources, attach_all, follow};
+use crate::discovery::{
+    Begin, Controller, Outcome, Place, Policy, Sources, Subsystem, attach_all, config, follow,
+};
 use crate::print::{complain, line, print_json};
 use crate::runtime::run;
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
-use nvmf_attached::Attachment;
+use nvmf_attached::{AttachedPath, Attachment};
 use serde_json::json;
 use std::cell::Cell;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -25,12 +29,38 @@ pub(super) struct SourceArguments {
     nvme_folder: PathBuf,
 }
 
+/// What nvme-cli's `discover` and `connect-all` have besides.
+#[derive(clap::Args)]
+pub(super) struct DiscoveryArguments {
+    /// Do not say what is attached already
+    #[arg(long)]
+    quiet: bool,
+    /// Print nvme-cli's config.json of the controllers afterwards, without secrets and keys
+    #[arg(short = 'O', long)]
+    dump_config: bool,
+    #[command(flatten)]
+    _absent: AbsentOfDiscovery,
+}
+
+impl DiscoveryArguments {
+    /// Prints the configuration, if that is asked for.
+    pub(super) fn dump(&self, target: &TargetArguments, subsystems: &[Subsystem]) -> Result<()> {
+        if self.dump_config {
+            line(format_args!("{:#}", config(&target.host()?, subsystems)))
+        } else {
+            Ok(())
+        }
+    }
+}
+
 #[derive(clap::Args)]
 pub(crate) struct ConnectAll {
     #[command(flatten)]
     target: TargetArguments,
     #[command(flatten)]
     sources: SourceArguments,
+    #[command(flatten)]
+    discovery: DiscoveryArguments,
     /// Form of the disks
     #[arg(long = "as", value_enum, default_value_t = Form::Auto)]
     form: Form,
@@ -83,20 +113,46 @@ impl ConnectAll {
         self.sources.check(&sources)?;
         let form = self.form.to_possible_value().map(|form| form.get_name().to_owned()).unwrap_or_default();
         let policy = Policy::default().in_form(form);
-        end(&run(attach_all(Begin { sources, policy }))?, self.output.format)
+        let outcome = run(attach_all(Begin { sources, policy }))?;
+        let ended = end(&outcome, self.output.format, self.discovery.quiet)?;
+        self.discovery.dump(&self.target, &subsystems(&outcome))?;
+        Ok(ended)
     }
 }
 
-/// Prints what became of it; the exit status.
-pub(super) fn end(outcome: &Outcome, format: Format) -> Result<ExitCode> {
-    print(outcome, format)?;
+/// What is attached now, with the paths of each subsystem.
+fn subsystems(outcome: &Outcome) -> Vec<Subsystem> {
+    let mut found: Vec<Subsystem> = Vec::new();
+    let options = given_options();
+    for disk in outcome.attached.iter().chain(&outcome.already) {
+        if !found.iter().any(|it| it.nqn == disk.nqn) {
+            let (nqn, options) = (disk.nqn.clone(), options.clone());
+            found.push(Subsystem { nqn, places: Vec::new(), options });
+        }
+        let place = |path: &AttachedPath| {
+            let at: SocketAddr = path.address.parse().ok()?;
+            Some(Place { transport: path.transport.clone(), address: at.ip().to_string(), port: at.port() })
+        };
+        let Some(subsystem) = found.iter_mut().find(|it| it.nqn == disk.nqn) else { continue };
+        for place in disk.paths.iter().filter_map(place) {
+            if !subsystem.places.contains(&place) {
+                subsystem.places.push(place);
+            }
+        }
+    }
+    found
+}
+
+/// Prints what became of it, and unless it is to be quiet what was so before; the exit status.
+pub(super) fn end(outcome: &Outcome, format: Format, is_quiet: bool) -> Result<ExitCode> {
+    print(outcome, format, is_quiet)?;
     for failure in &outcome.failures {
         complain(failure);
     }
     Ok(if outcome.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn print(outcome: &Outcome, format: Format) -> Result<()> {
+fn print(outcome: &Outcome, format: Format, is_quiet: bool) -> Result<()> {
     let Outcome { attached, already, failures, subsystems } = outcome;
     if format == Format::Json {
         let disks = |disks: &[Attachment]| disks.iter().map(Attachment::json).collect::<Vec<_>>();
@@ -104,7 +160,7 @@ fn print(outcome: &Outcome, format: Format) -> Result<()> {
             json!({ "attached": disks(attached), "already": disks(already), "failures": failures }),
         );
     }
-    for disk in already {
+    for disk in already.iter().filter(|_| !is_quiet) {
         line(format_args!("attached already: {disk}"))?;
     }
     for disk in attached {

@@ -1,23 +1,28 @@
 //! `nvmf discover`.
 
-use super::connect_all::SourceArguments;
+use super::connect_all::{DiscoveryArguments, SourceArguments};
 use super::{Format, Output, TargetArguments, Verbosity, given_options};
 use crate::connect::{is_unreachable, reach};
-use crate::discovery::{Announced, Browser, Controller};
+use crate::discovery::{Announced, Browser, Controller, Place, Subsystem};
 use crate::print::{OutputClosed, chain, line, print_json};
 use crate::runtime::run;
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use nvme_proto::Nqn;
 use nvme_proto::fabrics::discovery::{
-    AddressFamily, DiscoveryEntry, EFLAGS_DUPRETINFO, EFLAGS_EPCSD, RdmaProviderType, SubsystemType,
-    TREQ_SQFCD, TransportType,
+    AddressFamily, DiscoveryEntry, DiscoveryHeader, EFLAGS_DUPRETINFO, EFLAGS_EPCSD, RdmaProviderType,
+    SubsystemType, TREQ_SQFCD, TransportType,
 };
+use nvmf_host::DiscoveryLog;
 use nvmf_initiator::Options;
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::timeout;
+use zerocopy::IntoBytes;
 
 /// How long announcements on the network are waited for.
 const LISTEN: Duration = Duration::from_secs(4);
@@ -31,6 +36,11 @@ pub(crate) struct Discover {
     /// Ask the discovery controllers that are announced on the network (multicast DNS)
     #[arg(long, conflicts_with_all = ["traddr", "config"])]
     mdns: bool,
+    /// Write the discovery log into this file, as it is on the wire, instead of printing it
+    #[arg(short = 'r', long, value_name = "FILE")]
+    raw: Option<PathBuf>,
+    #[command(flatten)]
+    discovery: DiscoveryArguments,
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
@@ -43,8 +53,12 @@ impl Discover {
     }
 
     pub(crate) fn run(&self) -> Result<()> {
+        if let Some(file) = &self.raw {
+            File::create(file).with_context(|| format!("cannot write {}", file.display()))?;
+        }
         if self.target.names_a_target() {
-            return self.ask(self.target.options(Nqn::DISCOVERY)?);
+            self.ask(self.target.options(Nqn::DISCOVERY)?)?;
+            return self.dump(self.target.places(true)?);
         }
         let controllers = if self.mdns {
             announced()?
@@ -62,13 +76,22 @@ impl Discover {
             }
         }
         ensure!(failures.is_empty(), "{}", failures.join("; "));
-        Ok(())
+        self.dump(controllers.into_iter().map(|controller| controller.place).collect())
+    }
+
+    /// The configuration of these discovery controllers, if that is asked for.
+    fn dump(&self, places: Vec<Place>) -> Result<()> {
+        let (nqn, options) = (Nqn::DISCOVERY.to_string(), given_options());
+        self.discovery.dump(&self.target, &[Subsystem { nqn, places, options }])
     }
 
     /// Asks one controller, and prints what it lists.
     fn ask(&self, options: Options) -> Result<()> {
         let (log, _) =
             run(reach(options, nvmf_initiator::discover)).map_err(|error| self.explained(error))?;
+        if let Some(file) = &self.raw {
+            return write_raw(file, &log).with_context(|| format!("cannot write {}", file.display()));
+        }
         if self.output.format == Format::Json {
             let records: Vec<_> = log.entries.iter().map(record).collect();
             return print_json(json!({ "genctr": log.generation, "records": records }));
@@ -106,6 +129,14 @@ impl Discover {
         }
         error
     }
+}
+
+/// Adds a log to a file, as it is on the wire.
+fn write_raw(file: &Path, log: &DiscoveryLog) -> std::io::Result<()> {
+    let header = DiscoveryHeader::new(log.generation, log.entries.len() as u64);
+    let mut file = File::options().append(true).open(file)?;
+    file.write_all(header.as_bytes())?;
+    file.write_all(log.entries.as_bytes())
 }
 
 /// Those that are announced on the network within a few seconds.

@@ -17,7 +17,7 @@ mod list;
 mod list_subsys;
 mod nvm;
 mod output;
-pub(crate) mod persist;
+mod persist;
 mod raw;
 mod refused;
 mod serve_vhost;
@@ -284,9 +284,15 @@ impl Command {
     }
 }
 
+/// The arguments of this call, with those of the files that it names.
+pub(crate) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
+    connect::expand(persist::expand(arguments)?)
+}
+
 /// The options of this call for a connection, by their long names, but for those that say where the controller is.
 fn given_options() -> Vec<String> {
-    let matches = Arguments::command().get_matches_from(std::env::args_os());
+    let arguments = expand(std::env::args_os().collect()).unwrap_or_default();
+    let matches = Arguments::command().get_matches_from(arguments);
     matches.subcommand().map(|(_, matches)| given(matches)).unwrap_or_default()
 }
 

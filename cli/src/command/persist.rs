@@ -17,9 +17,9 @@ const VERSION: i64 = 1;
 /// Names the folder with nvmf's configuration, instead of `/etc/nvmf`.
 const FOLDER_VARIABLE: &str = "NVMF_CONFIG_DIR";
 /// Options that are not about the disk.
-const OF_THE_CALL: [&str; 6] = ["persist", "from", "foreground", "format", "verbose", "help"];
+const OF_THE_CALL: [&str; 7] = ["persist", "from", "foreground", "format", "verbose", "help", "dump_config"];
 /// Options that name files. The unit runs in another folder.
-const FILES: [&str; 4] = ["socket", "tls_key_file", "dhchap_secret", "dhchap_ctrl_secret"];
+const FILES: [&str; 5] = ["socket", "config", "tls_key_file", "dhchap_secret", "dhchap_ctrl_secret"];
 
 /// The arguments of a call, with those of the file in the place of `--from FILE`.
 pub(crate) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
@@ -154,7 +154,7 @@ fn table(matches: &ArgMatches) -> Result<Table> {
         }
         let value = values.next().unwrap_or_default();
         let mut text = value.to_str().with_context(|| format!("--{long} is not UTF-8"))?.to_owned();
-        if FILES.contains(&id) {
+        if FILES.contains(&id) && text != "none" {
             let path = std::path::absolute(&text)?;
             text = path.to_str().with_context(|| format!("--{long} is not UTF-8"))?.to_owned();
         }

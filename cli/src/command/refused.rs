@@ -21,6 +21,63 @@ fn no_key_identity(_: &str) -> Result<String, String> {
         .to_owned())
 }
 
+/// What nvme-cli's commands have beside data, and those of Fabrics have not.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct AbsentOfCommands {
+    #[arg(short = 'f', long = "flags", hide = true, value_parser = no_flags)]
+    _flags: Option<u8>,
+    #[arg(short = 'R', long = "rsvd", hide = true, value_parser = no_reserved)]
+    _reserved: Option<u16>,
+    #[arg(short = 'M', long = "metadata", hide = true, value_parser = no_metadata)]
+    _metadata: Option<String>,
+    #[arg(short = 'm', long = "metadata-len", hide = true, value_parser = no_metadata_len)]
+    _metadata_len: Option<u32>,
+}
+
+fn is_zero(text: &str) -> bool {
+    super::raw::number(text) == Ok(0)
+}
+
+fn no_flags(text: &str) -> Result<u8, String> {
+    let reason = "they say where a command's data are, which the connection knows, and that two commands are one, which are \
+                  not sent singly: leave it out";
+    if is_zero(text) { Ok(0) } else { Err(reason.to_owned()) }
+}
+
+fn no_reserved(text: &str) -> Result<u16, String> {
+    let reason = "the connection numbers its commands there (CID): leave it out";
+    if is_zero(text) { Ok(0) } else { Err(reason.to_owned()) }
+}
+
+fn no_metadata(_: &str) -> Result<String, String> {
+    Err("namespaces with metadata are not used over Fabrics here: leave it out".to_owned())
+}
+
+fn no_metadata_len(text: &str) -> Result<u32, String> {
+    if is_zero(text) { Ok(0) } else { no_metadata(text).map(|_| 0) }
+}
+
+/// What nvme-cli's discovery has, and this program does in another way.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct AbsentOfDiscovery {
+    #[arg(short = 'p', long = "persistent", hide = true, value_parser = not_persistent, num_args = 0..=1,
+        require_equals = true, default_missing_value = "true")]
+    _persistent: Option<bool>,
+    #[arg(long = "force", hide = true, value_parser = not_forced, num_args = 0..=1, require_equals = true,
+        default_missing_value = "true")]
+    _force: Option<bool>,
+}
+
+fn not_persistent(_: &str) -> Result<bool, String> {
+    Err("no connection outlives this command: `nvmf discoverd` (nvmf-discoverd.service) stays connected"
+        .to_owned())
+}
+
+fn not_forced(_: &str) -> Result<bool, String> {
+    Err("it makes another persistent connection, and there is none here: `nvmf discoverd` stays connected"
+        .to_owned())
+}
+
 /// What `-s` and `-c` are refused with by commands that name blocks: nvme-cli has other meanings for them there.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct NoShortOptions {

@@ -303,6 +303,21 @@ impl TargetArguments {
         Ok(Place { transport: self.transport.name().to_owned(), address, port: self.port(of_discovery) })
     }
 
+    /// The same of each path.
+    pub(crate) fn places(&self, of_discovery: bool) -> Result<Vec<Place>> {
+        self.each_path().map(|path| path.place(of_discovery)).collect()
+    }
+
+    /// Who this host is.
+    pub(crate) fn host(&self) -> Result<HostIdentity> {
+        if let (Some(nqn), Some(id)) = (self.hostnqn, self.hostid) {
+            return Ok(HostIdentity { nqn, id: HostId(id.into_bytes()) });
+        }
+        let HostIdentity { nqn, id } = HostIdentity::of_this_machine_or_new()?;
+        let own = self.hostid.map(|id| HostId(id.into_bytes()));
+        Ok(HostIdentity { nqn: self.hostnqn.unwrap_or(nqn), id: own.unwrap_or(id) })
+    }
+
     /// The address, resolved if it is a name.
     fn address(&self, nqn: Nqn) -> Result<SocketAddr> {
         let port = self.port(nqn == Nqn::DISCOVERY);
@@ -388,9 +403,13 @@ impl TargetArguments {
         options.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
     }
 
-    /// What an option says to everybody, if a key itself was given.
-    pub(super) fn key_as_argument(&self) -> Option<&'static str> {
-        let is_secret = |option: &Option<String>| option.as_deref().is_some_and(is_secret);
+    /// What an option says to everybody, if a key itself was given; `from_file`: not where a file has it.
+    pub(super) fn key_as_argument(&self, from_file: bool) -> Option<&'static str> {
+        let is_shown =
+            |secret: &str| !from_file || std::env::args().any(|argument| argument.contains(secret));
+        let is_secret = |option: &Option<String>| {
+            option.as_deref().is_some_and(|secret| is_secret(secret) && is_shown(secret))
+        };
         match () {
             () if self.tls_key.is_some() => Some("--tls-key would show the key"),
             () if is_secret(&self.dhchap_secret) => Some("--dhchap-secret would show the secret"),
@@ -524,16 +543,7 @@ impl TargetArguments {
 
     /// How to connect to this subsystem.
     pub(crate) fn options(&self, nqn: Nqn) -> Result<Options> {
-        let host = match (self.hostnqn, self.hostid) {
-            (Some(nqn), Some(id)) => HostIdentity { nqn, id: HostId(id.into_bytes()) },
-            (nqn, id) => {
-                let machine = HostIdentity::of_this_machine_or_new()?;
-                HostIdentity {
-                    nqn: nqn.unwrap_or(machine.nqn),
-                    id: id.map_or(machine.id, |id| HostId(id.into_bytes())),
-                }
-            }
-        };
+        let host = self.host()?;
         let mut paths = self.path_options(nqn)?;
         let first = paths.remove(0);
         self.check_source()?;

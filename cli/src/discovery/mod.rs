@@ -3,12 +3,14 @@
 //! | file | what it does |
 //! |---|---|
 //! | `sources` | where to begin: options, `discovery.conf`, `config.json` |
+//! | `dump` | a `config.json` of what was connected to |
 //! | `mdns` | where to begin: what is announced on the network |
 //! | `policy` | what is attached, and what becomes of what is gone: `discoverd.toml` |
 //! | `entries` | discovery logs, as the engine wants them |
 //! | `engine` | what is followed, attached and detached: decisions, without I/O |
 //! | `service` | doing that: connections, attached disks, signals, systemd |
 
+mod dump;
 mod engine;
 mod entries;
 mod mdns;
@@ -16,8 +18,9 @@ mod policy;
 mod service;
 mod sources;
 
-pub(crate) use engine::{Controller, Place};
+pub(crate) use dump::config;
+pub(crate) use engine::{Controller, Place, Subsystem};
 pub(crate) use mdns::{Announced, Browser};
 pub(crate) use policy::Policy;
 pub(crate) use service::{Begin, Outcome, attach_all, follow};
-pub(crate) use sources::{Sources, given};
+pub(crate) use sources::{Sources, given, options_of};

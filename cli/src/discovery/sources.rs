@@ -100,6 +100,14 @@ impl Sources {
     }
 }
 
+/// What nvme-cli's `config.json` says of a controller, as options; none where it does not name it.
+pub(crate) fn options_of(file: &Path, nqn: Nqn, place: &Place) -> Result<Vec<String>> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let sources = config_json(&text, &[]).with_context(|| file.display().to_string())?;
+    let is_it = |it: &Subsystem| it.nqn == nqn.as_str() && it.places.contains(place);
+    Ok(sources.subsystems.into_iter().find(is_it).map(|it| it.options).unwrap_or_default())
+}
+
 fn read(path: &Path) -> Result<Option<String>> {
     match std::fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),

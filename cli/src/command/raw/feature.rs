@@ -130,7 +130,7 @@ impl SetFeature {
         };
         let command = RawCommand::from_sqe(with_uuid(features.emit(), self.uuid_index));
         let command = match &self.data {
-            Some(file) => command.sending(input(file, self.data_len as usize)?),
+            Some(file) => command.sending(input(file, self.data_len as usize, None)?),
             None => command,
         };
         run(send(&self.target, Queue::Admin, "Set Features", |_| Ok(command)))?;

@@ -24,11 +24,14 @@ pub(crate) struct GetLog {
     #[command(flatten)]
     target: NamespaceArguments,
     /// Log page identifier
-    #[arg(short = 'i', long, value_parser = byte)]
-    log_id: u8,
+    #[arg(short = 'i', long, value_parser = byte, required_unless_present = "aen")]
+    log_id: Option<u8>,
     /// Bytes to read, a multiple of 4
-    #[arg(short = 'l', long, value_parser = word)]
-    log_len: u32,
+    #[arg(short = 'l', long, value_parser = word, required_unless_present = "aen")]
+    log_len: Option<u32>,
+    /// Dword 0 of an asynchronous event: the log page that it names is read, 4096 bytes of it, whatever --log-id and --log-len say
+    #[arg(long, value_parser = word)]
+    aen: Option<u32>,
     /// Log specific field
     #[arg(long, value_parser = byte, default_value = "0")]
     lsp: u8,
@@ -83,7 +86,12 @@ fn command(page: &GetLogPage) -> RawCommand {
 
 impl GetLog {
     pub(crate) fn run(&self) -> Result<()> {
-        if self.log_len == 0 || !self.log_len.is_multiple_of(4) || self.log_len as usize > ADMIN_DATA_MAX {
+        let (log_id, log_len) = match self.aen {
+            // Bits 23:16 name the page.
+            Some(event) => (event.to_le_bytes()[2], ADMIN_DATA_MAX as u32),
+            None => (self.log_id.unwrap_or_default(), self.log_len.unwrap_or_default()),
+        };
+        if log_len == 0 || !log_len.is_multiple_of(4) || log_len as usize > ADMIN_DATA_MAX {
             return wrong_arguments(format!(
                 "--log-len is a multiple of 4 up to {ADMIN_DATA_MAX}; --lpo reads a longer page in parts"
             ));
@@ -96,10 +104,10 @@ impl GetLog {
             csi: self.csi,
             uuid_index: self.uuid_index,
             ..GetLogPage::new(
-                LogPageId(self.log_id),
+                LogPageId(log_id),
                 Nsid(self.target.nsid.unwrap_or(Nsid::ALL.0)),
                 self.lpo,
-                self.log_len.into(),
+                log_len.into(),
             )
         };
         let reply = run(send(&self.target, Queue::Admin, "Get Log Page", |_| Ok(command(&page))))?;

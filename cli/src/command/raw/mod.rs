@@ -19,7 +19,7 @@ use crate::connect::connect;
 use crate::print::{line, text};
 use anyhow::{Context, Result, bail};
 use nvme_proto::Nsid;
-use nvmf_initiator::raw::RawCommand;
+use nvmf_initiator::raw::{ADMIN_DATA_MAX, RawCommand};
 use nvmf_initiator::{AdminReply, Connection};
 use std::path::Path;
 
@@ -73,7 +73,7 @@ fn nsid(target: &NamespaceArguments, connection: &Connection) -> Result<Nsid> {
 }
 
 /// A number as nvme-cli takes it: decimal, or hexadecimal with 0x.
-fn number(text: &str) -> Result<u64, String> {
+pub(super) fn number(text: &str) -> Result<u64, String> {
     let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
     let parsed = digits.map_or_else(|| text.parse(), |digits| u64::from_str_radix(digits, 16));
     parsed.map_err(|_| "a number is decimal, or hexadecimal with 0x".to_owned())
@@ -99,10 +99,13 @@ fn uuid_index(text: &str) -> Result<u8, String> {
     byte(text).ok().filter(|index| *index < 0x80).ok_or_else(|| "a number from 0 to 127".to_owned())
 }
 
-/// Data to send: the first bytes of a file.
-fn input(file: &Path, len: usize) -> Result<Vec<u8>> {
+/// Data to send: the first bytes of a file, and this byte behind its end.
+fn input(file: &Path, len: usize, prefill: Option<u8>) -> Result<Vec<u8>> {
     let mut bytes = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-    if bytes.len() < len {
+    if let Some(byte) = prefill {
+        // What is more than a command may have is refused with the command.
+        bytes.resize(len.min(ADMIN_DATA_MAX + 1), byte);
+    } else if bytes.len() < len {
         bail!("{} has {} bytes, fewer than the {len} of --data-len", file.display(), bytes.len());
     }
     bytes.truncate(len);

@@ -1,6 +1,7 @@
 //! `nvmf admin-passthru` and `nvmf io-passthru`.
 
 use super::{Queue, byte, dump, input, send_over, word};
+use crate::command::refused::AbsentOfCommands;
 use crate::command::target::NamespaceArguments;
 use crate::connect::connect;
 use crate::print::{line, text, wrong_arguments};
@@ -33,6 +34,12 @@ struct Passthru {
     /// Opcode
     #[arg(short = 'O', long, value_parser = byte)]
     opcode: u8,
+    /// Command dword 2
+    #[arg(short = '2', long, value_parser = word, default_value = "0")]
+    cdw2: u32,
+    /// Command dword 3
+    #[arg(short = '3', long, value_parser = word, default_value = "0")]
+    cdw3: u32,
     /// Command dword 10
     #[arg(short = '4', long, value_parser = word, default_value = "0")]
     cdw10: u32,
@@ -63,6 +70,11 @@ struct Passthru {
     /// File with the data that go to the controller
     #[arg(short = 'i', long, value_name = "FILE", requires = "write")]
     input_file: Option<PathBuf>,
+    /// The byte that stands behind the end of --input-file, where that is shorter than --data-len
+    #[arg(short = 'p', long, value_name = "BYTE", value_parser = byte)]
+    prefill: Option<u8>,
+    #[command(flatten)]
+    _absent: AbsentOfCommands,
     /// Print the data as they are
     #[arg(short = 'b', long)]
     raw_binary: bool,
@@ -118,10 +130,12 @@ impl Passthru {
         let dwords = [self.cdw10, self.cdw11, self.cdw12, self.cdw13, self.cdw14, self.cdw15];
         let mut text = format!(
             "opcode       : {:02x}\nflags        : 00\nrsvd1        : 0000\nnsid         : {:08x}\n\
-             cdw2         : 00000000\ncdw3         : 00000000\ndata_len     : {:08x}\n\
+             cdw2         : {:08x}\ncdw3         : {:08x}\ndata_len     : {:08x}\n\
              metadata_len : 00000000\naddr         : 0\nmetadata     : 0\n",
             self.opcode,
             self.target.nsid.unwrap_or(0),
+            self.cdw2,
+            self.cdw3,
             self.data_len
         );
         for (number, dword) in (10..).zip(dwords) {
@@ -131,12 +145,18 @@ impl Passthru {
     }
 
     fn run(&self, queue: Queue) -> Result<()> {
-        let Self { cdw10, cdw11, cdw12, cdw13, cdw14, cdw15, data_len, .. } = *self;
+        let Self { cdw2, cdw3, cdw10, cdw11, cdw12, cdw13, cdw14, cdw15, data_len, .. } = *self;
         let command = RawCommand::new(self.opcode, Nsid(self.target.nsid.unwrap_or(0)))
+            .with_dwords_2_3([cdw2, cdw3])
             .with_dwords([cdw10, cdw11, cdw12, cdw13, cdw14, cdw15]);
         let command = match (self.read, self.write, &self.input_file) {
+            (true, ..) if self.prefill.is_some() => {
+                return wrong_arguments(
+                    "--prefill is of no use with --read: what the controller does not send is printed as zeroes",
+                );
+            }
             (true, ..) => command.receiving(data_len),
-            (_, true, Some(file)) => command.sending(input(file, data_len as usize)?),
+            (_, true, Some(file)) => command.sending(input(file, data_len as usize, self.prefill)?),
             (_, true, None) => {
                 return wrong_arguments("--write needs --input-file: the data that go to the controller");
             }
