@@ -121,7 +121,7 @@ impl Settings {
 
     /// The options of a connection to what the URI names.
     pub(crate) fn connection(self, uri: &Uri) -> Result<Options, Fault> {
-        let host = self.host.clone().map_or_else(HostIdentity::of_this_machine_or_new, Ok)?;
+        let host = self.host.map_or_else(HostIdentity::of_this_machine_or_new, Ok)?;
         let mut paths = Vec::new();
         for path in &self.paths {
             if path.nqn.is_some_and(|nqn| Some(nqn) != uri.nqn) || path.nsid.is_some() {
@@ -132,7 +132,7 @@ impl Settings {
             paths.push(self.path(path)?);
         }
         let is_known = |path: &PathOptions| !path.address.ip().is_unspecified();
-        let mut options = match (uri.options(host.clone()), uri.nqn) {
+        let mut options = match (uri.options(host), uri.nqn) {
             (Ok(options), _) => options,
             // Its name has no address now, and is looked up again. Another path begins.
             (Err(_), Some(nqn)) if paths.iter().any(is_known) => {
