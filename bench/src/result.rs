@@ -168,6 +168,8 @@ pub struct Sample {
     pub at: Duration,
     /// Length of the interval.
     pub length: Duration,
+    /// Whether written blocks were read back in it.
+    pub reads_back: bool,
     /// Operations completed in the interval: read, write, trim.
     pub ios: [u64; 3],
     /// Bytes transferred.

@@ -1,6 +1,6 @@
 //! Statistics of rates over a job's samples and over the jobs of a group.
 
-use crate::result::{Direction, JobResult, RunResult, rate};
+use crate::result::{Direction, JobResult, RunResult, Sample, rate};
 use core::time::Duration;
 
 /// A rate's minimum, maximum, mean and deviation over a job's samples.
@@ -14,27 +14,48 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    pub(super) fn of(values: impl Iterator<Item = f64> + Clone) -> Self {
-        let samples = values.clone().count() as u64;
-        if samples == 0 {
+    /// The statistics of counts, each of a span of time: a long one weighs more, so that the mean is the count of the
+    /// whole time.
+    fn of(counts: impl Iterator<Item = (f64, Duration)> + Clone) -> Self {
+        let samples = counts.clone().filter(|(_, time)| !time.is_zero()).map(|(count, time)| {
+            let time = time.as_secs_f64();
+            (count / time, time)
+        });
+        let number = samples.clone().count();
+        if number == 0 {
             return Self::default();
         }
-        let mean = values.clone().sum::<f64>() / samples as f64;
-        let squares: f64 = values.clone().map(|value| (value - mean).powi(2)).sum();
-        let deviation = if samples > 1 { (squares / (samples - 1) as f64).sqrt() } else { 0.0 };
-        let min = values.clone().fold(f64::INFINITY, f64::min);
-        Self { min, max: values.fold(0.0, f64::max), mean, deviation, samples }
+        let time: f64 = samples.clone().map(|(_, time)| time).sum();
+        let mean = samples.clone().map(|(rate, time)| rate * time).sum::<f64>() / time;
+        let squares: f64 = samples.clone().map(|(rate, time)| (rate - mean).powi(2) * time).sum();
+        let (number, rates) = (number as f64, samples.map(|(rate, _)| rate));
+        Self {
+            min: rates.clone().fold(f64::INFINITY, f64::min),
+            max: rates.fold(0.0, f64::max),
+            mean,
+            deviation: if number > 1.0 { (squares / time * number / (number - 1.0)).sqrt() } else { 0.0 },
+            samples: number as u64,
+        }
     }
 
     /// Statistics of the operations per second of one direction.
     pub(super) fn iops(job: &JobResult, direction: Direction) -> Self {
-        Self::of(job.samples.iter().map(|s| rate(s.ios[direction as usize], s.length)))
+        Self::of(samples(job, direction).map(|s| (s.ios[direction as usize] as f64, s.length)))
     }
 
     /// Statistics of the KiB per second of one direction.
     pub(super) fn kib_per_second(job: &JobResult, direction: Direction) -> Self {
-        Self::of(job.samples.iter().map(|s| rate(s.bytes[direction as usize], s.length) / 1024.0))
+        Self::of(samples(job, direction).map(|s| (s.bytes[direction as usize] as f64 / 1024.0, s.length)))
     }
+}
+
+/// The samples of the phases that a direction is used in: nothing is written while written blocks are read back.
+fn samples(job: &JobResult, direction: Direction) -> impl Iterator<Item = &Sample> + Clone {
+    let is_used = |reads_back| {
+        job.samples.iter().any(|s| s.reads_back == reads_back && s.ios[direction as usize] > 0)
+    };
+    let used = [false, true].map(is_used);
+    job.samples.iter().filter(move |s| used[usize::from(s.reads_back)])
 }
 
 /// Sums of one direction over the concurrent jobs of a group.
@@ -69,10 +90,22 @@ impl Total {
 mod tests {
     use super::*;
 
+    fn spread(counts: &[(f64, u64)]) -> Spread {
+        Spread::of(counts.iter().map(|&(count, ms)| (count, Duration::from_millis(ms))))
+    }
+
     #[test]
     fn spread_uses_sample_deviation() {
-        let spread = Spread::of([2.0, 4.0, 6.0].into_iter());
-        assert_eq!(spread, Spread { min: 2.0, max: 6.0, mean: 4.0, deviation: 2.0, samples: 3 });
-        assert_eq!(Spread::of([].into_iter()), Spread::default());
+        let equal = spread(&[(1.0, 500), (2.0, 500), (3.0, 500)]);
+        assert_eq!(equal, Spread { min: 2.0, max: 6.0, mean: 4.0, deviation: 2.0, samples: 3 });
+        assert_eq!(spread(&[]), Spread::default());
+        assert_eq!(spread(&[(1.0, 0)]), Spread::default());
+    }
+
+    #[test]
+    fn mean_of_unequal_samples_is_that_of_the_whole_time() {
+        let unequal = spread(&[(100.0, 1000), (0.0, 500), (60.0, 300)]);
+        assert!((unequal.mean - 160.0 / 1.8).abs() < 1e-9, "{unequal:?}");
+        assert_eq!((unequal.min, unequal.max, unequal.samples), (0.0, 200.0, 3));
     }
 }

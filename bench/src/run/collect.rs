@@ -46,9 +46,13 @@ impl Collector {
     /// Adds a thread's interval and resets its histogram.
     pub(super) fn add(&mut self, interval: &mut Interval) {
         let number = interval.at.as_nanos() / self.interval.as_nanos().max(1);
-        // The last interval of a thread may be a short one.
-        let next = self.reached.get(&interval.thread).map_or(0, |reached| reached + 1);
-        let number = number.max(next);
+        // What is shorter than half an interval, as the wait for the last operations, is a part of the sample before:
+        // on its own it would be a rate of a few operations in nearly no time.
+        let number = match self.reached.get(&interval.thread) {
+            Some(&reached) if interval.length < self.interval / 2 => reached,
+            Some(reached) => number.max(reached + 1),
+            None => number,
+        };
         let at = self.closed.partition_point(|&closed| closed < number);
         if at < self.closed.len() {
             add_operations(&mut self.samples[at], interval);
@@ -77,12 +81,12 @@ impl Collector {
         while self.close_first() {}
     }
 
-    /// Completes the intervals that all threads have reached.
+    /// Completes the intervals that all threads are past: a short rest may still follow to the last one.
     fn close(&mut self) {
         let all = self.reached.len() >= self.threads;
         let reached = if all { self.reached.values().min().copied() } else { None };
         while let Some((&first, _)) = self.open.first_key_value()
-            && (reached.is_some_and(|reached| first <= reached) || self.open.len() > OPEN_MAX)
+            && (reached.is_some_and(|reached| first < reached) || self.open.len() > OPEN_MAX)
         {
             self.close_first();
         }
@@ -103,8 +107,13 @@ impl Collector {
 }
 
 fn add_operations(sample: &mut Sample, interval: &Interval) {
+    let is_first = sample.length.is_zero();
+    let start = |at: Duration, length| at.saturating_sub(length);
+    let from = start(interval.at, interval.length);
+    let from = if is_first { from } else { from.min(start(sample.at, sample.length)) };
     sample.at = sample.at.max(interval.at);
-    sample.length = sample.length.max(interval.length);
+    sample.length = sample.at - from;
+    sample.reads_back = interval.reads_back && (is_first || sample.reads_back);
     for direction in 0..3 {
         sample.ios[direction] += interval.ios[direction];
         sample.bytes[direction] += interval.bytes[direction];
@@ -122,7 +131,7 @@ mod tests {
         let mut latencies = histogram();
         latencies.record(1000).unwrap();
         let (ios, bytes) = ([1, 0, 0], [4096, 0, 0]);
-        Interval { thread, at: LENGTH * number, length: LENGTH, ios, bytes, latencies }
+        Interval { thread, at: LENGTH * number, length: LENGTH, reads_back: false, ios, bytes, latencies }
     }
 
     #[test]
@@ -147,7 +156,32 @@ mod tests {
         collector.add(&mut interval(0, 2));
         // Thread 1 was held up for the length of two intervals, and sends them as one.
         collector.add(&mut interval(1, 2));
+        collector.finish();
         let ios: Vec<u64> = collector.samples.iter().map(|sample| sample.ios[0]).collect();
         assert_eq!(ios, [1, 2]);
+    }
+
+    #[test]
+    fn short_rest_belongs_to_the_sample_before() {
+        let mut collector = Collector::new(LENGTH, 1);
+        let rest = |at, length| Interval { at, length, ..interval(0, 0) };
+        collector.add(&mut interval(0, 1));
+        collector.add(&mut interval(0, 2));
+        collector.add(&mut rest(Duration::from_millis(1001), Duration::from_millis(1)));
+        collector.on_thread_ended(0);
+        let samples: Vec<_> =
+            collector.samples.iter().map(|sample| (sample.length.as_millis(), sample.ios[0])).collect();
+        assert_eq!(samples, [(500, 1), (501, 2)]);
+        // A long one is a sample, and so is the only one.
+        for (at, length, expected) in [(1300, 300, vec![500, 500, 300]), (3, 3, vec![3])] {
+            let mut collector = Collector::new(LENGTH, 1);
+            for number in 1..=if at > 3 { 2 } else { 0 } {
+                collector.add(&mut interval(0, number));
+            }
+            collector.add(&mut rest(Duration::from_millis(at), Duration::from_millis(length)));
+            collector.on_thread_ended(0);
+            let lengths: Vec<u128> = collector.samples.iter().map(|sample| sample.length.as_millis()).collect();
+            assert_eq!(lengths, expected);
+        }
     }
 }

@@ -14,6 +14,8 @@ pub(super) struct Interval {
     /// End of the interval, measured from the start.
     pub(super) at: Duration,
     pub(super) length: Duration,
+    /// Whether written blocks were read back in it.
+    pub(super) reads_back: bool,
     pub(super) ios: [u64; 3],
     pub(super) bytes: [u64; 3],
     /// Total latencies, nanoseconds.
@@ -44,6 +46,8 @@ pub(super) struct Record<'a, M> {
     start: u64,
     /// Start of the current phase: the time of reading back does not count as time of writing.
     phase_start: u64,
+    /// Whether that phase is the one of reading back.
+    reads_back: bool,
     /// By direction: operations of earlier phases.
     ios_before: [u64; 3],
     threads: Vec<Thread>,
@@ -60,7 +64,7 @@ impl<M> IntervalChannel<'_, M> {
     fn empty(&self, thread: usize) -> Interval {
         let zero = Duration::ZERO;
         let latencies = self.back.try_recv().unwrap_or_else(|_| histogram());
-        Interval { thread, at: zero, length: zero, ios: [0; 3], bytes: [0; 3], latencies }
+        Interval { thread, at: zero, length: zero, reads_back: false, ios: [0; 3], bytes: [0; 3], latencies }
     }
 }
 
@@ -79,6 +83,7 @@ impl<'a, M> Record<'a, M> {
             thread,
             start: 0,
             phase_start: 0,
+            reads_back: false,
             ios_before: [0; 3],
             threads,
             cpu: Cpu::default(),
@@ -112,8 +117,17 @@ impl<'a, M> Record<'a, M> {
         u64::try_from(self.channel.length.as_nanos()).unwrap_or(u64::MAX).max(1)
     }
 
-    /// Ends a phase, whose time counts for the directions that it used, and starts a new one.
-    pub(super) fn phase(&mut self, now: u64) {
+    /// Ends the phase of writing, and starts the one of reading back.
+    pub(super) fn read_back(&mut self, now: u64) {
+        self.end_phase(now);
+        self.reads_back = true;
+    }
+
+    /// Ends a phase: its time counts for the directions that it used, and its last interval is not the next one's.
+    fn end_phase(&mut self, now: u64) {
+        if now > self.interval_start {
+            self.hand_over(now);
+        }
         let time = Duration::from_nanos(now.saturating_sub(self.phase_start));
         for (direction, before) in self.directions.iter_mut().zip(&mut self.ios_before) {
             if direction.ios > *before {
@@ -174,6 +188,7 @@ impl<'a, M> Record<'a, M> {
         let mut interval = core::mem::replace(&mut self.interval, next);
         interval.at = Duration::from_nanos(now.saturating_sub(self.start));
         interval.length = Duration::from_nanos(now.saturating_sub(self.interval_start));
+        interval.reads_back = self.reads_back;
         self.interval_start = now;
         let length = self.interval_length();
         self.interval_end = now.saturating_add(length - now.saturating_sub(self.start) % length);
@@ -183,10 +198,7 @@ impl<'a, M> Record<'a, M> {
 
     /// Ends the measurement; returns its duration and processor time.
     pub(super) fn finish(&mut self, now: u64) -> (Duration, Cpu) {
-        if self.interval.ios != [0; 3] {
-            self.hand_over(now);
-        }
-        self.phase(now);
+        self.end_phase(now);
         let (before, after) = (self.cpu, cpu(&self.threads));
         let cpu = Cpu {
             user: after.user.saturating_sub(before.user),
@@ -260,11 +272,28 @@ mod tests {
         let mut record = record(out, &used);
         record.start(SECOND);
         record.completed(Direction::Write, 4096, ended_at(2 * SECOND));
-        record.phase(3 * SECOND);
+        record.read_back(3 * SECOND);
         record.completed(Direction::Read, 4096, ended_at(4 * SECOND));
         record.finish(6 * SECOND);
         let [read, write, _] = &record.directions;
         assert_eq!((read.runtime, write.runtime), (Duration::from_secs(3), Duration::from_secs(2)));
+    }
+
+    /// A disk that answers nothing at the end was slow there: that time is a sample as any other.
+    #[test]
+    fn rest_without_operations_is_an_interval() {
+        let ((out, intervals), (_back, used)) = (channel(), channel());
+        let mut record = record(out, &used);
+        record.start(0);
+        record.completed(Direction::Write, 4096, ended_at(SECOND / 2));
+        record.read_back(SECOND / 2);
+        record.tick(SECOND);
+        record.finish(2 * SECOND - 1);
+        let intervals: Vec<_> = intervals
+            .try_iter()
+            .map(|interval| (interval.length.as_millis(), interval.ios[1], interval.reads_back))
+            .collect();
+        assert_eq!(intervals, [(500, 1, false), (500, 0, true), (999, 0, true)]);
     }
 
     #[test]

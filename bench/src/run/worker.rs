@@ -186,7 +186,7 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
             let was_reading_back = self.parts.source.reads_back();
             let next = self.parts.source.next(begun, self.in_flight(), &mut self.parts.verification);
             if self.parts.source.reads_back() && !was_reading_back {
-                self.parts.record.phase(begun);
+                self.parts.record.read_back(begun);
             }
             match next {
                 Next::Do(operation, due) => self.begin(Some(operation), due, begun),
