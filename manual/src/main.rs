@@ -1,11 +1,12 @@
-//! Writes the manual pages and completions of `nvmf-target` and `nvmf`, made from their command lines.
+//! Writes the manual pages and completions of `nvmf-target` and `nvmf`, made from their command lines, and the page of
+//! `nvmf-bench`, made from its table of options.
 //!
 //! ```text
 //! nvmf-manual FOLDER DATE SECTIONS
 //! ```
 //!
 //! FOLDER gets `man/NAME.SECTION`, a page for each program and each of its commands, and `bash/NAME`, `zsh/_NAME`,
-//! `fish/NAME.fish`. DATE is that of the pages. In SECTIONS lies what no command line says, as `NAME.SECTION` in the
+//! `fish/NAME.fish`, and `bench/nvmf-bench.1`. DATE is that of the pages. In SECTIONS lies what no command line says, as `NAME.SECTION` in the
 //! language of man(7): it is put at the end of the page.
 #![forbid(unsafe_code)]
 
@@ -21,7 +22,9 @@ fn main() -> Result<()> {
     let [folder, date, sections] = &arguments[..] else { bail!("usage: nvmf-manual FOLDER DATE SECTIONS") };
     let folder = Path::new(folder);
     let man = folder.join("man");
-    for path in [man.clone(), folder.join("bash"), folder.join("zsh"), folder.join("fish")] {
+    for path in
+        [man.clone(), folder.join("bench"), folder.join("bash"), folder.join("zsh"), folder.join("fish")]
+    {
         fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
     }
     for (section, command) in [("8", nvmf_target::cli::Cli::command()), ("1", nvmf_cli::command_line())] {
@@ -30,7 +33,8 @@ fn main() -> Result<()> {
         command.build();
         pages(&command, &Pages { folder: &man, section, date, sections: Path::new(sections) })?;
     }
-    Ok(())
+    let path = folder.join("bench/nvmf-bench.1");
+    fs::write(&path, nvmf_bench::help::page(date)).with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn completions(mut command: Command, folder: &Path) -> Result<()> {

@@ -145,7 +145,9 @@ mod tests {
         }
         let program = |name: &str| process::program(name).expect("a program");
         let folder = program("nvmf-target").parent().expect("a folder").to_owned();
-        assert!(folder.join("nvmf").is_file(), "nvmf is not built: cargo build -p nvmf-cli");
+        for (name, package) in [("nvmf", "nvmf-cli"), ("nvmf-bench", "nvmf-bench")] {
+            assert!(folder.join(name).is_file(), "{name} is not built: cargo build -p {package}");
+        }
         let programs = Programs { folder, manual: program("nvmf-manual") };
         let version = Version { of_workspace: "0.1.0", debian: "0.1.0-1".into(), epoch: 1_700_000_000 };
         let output = tempfile::tempdir().expect("a folder");
@@ -187,6 +189,10 @@ mod tests {
             assert!(in_nvmf.contains(&format!("./{file}")), "{file} is not in {in_nvmf:#?}");
         }
         assert!(!in_nvmf.iter().any(|file| file.contains("nvmf-serve.1")), "hidden commands have no page");
+        let in_bench = files(named(&made, "nvmf-bench"));
+        for file in ["usr/bin/nvmf-bench", "usr/share/man/man1/nvmf-bench.1.gz"] {
+            assert!(in_bench.contains(&format!("./{file}")), "{file} is not in {in_bench:#?}");
+        }
         let (libnvmf, development) = (named(&made, "libnvmf0"), named(&made, "libnvmf-dev"));
         let (in_library, in_development) = (files(libnvmf), files(development));
         let has = |files: &BTreeSet<String>, end: &str| files.iter().any(|file| file.ends_with(end));

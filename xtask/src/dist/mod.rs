@@ -70,6 +70,7 @@ impl Dist {
         };
         println!("\nto install, on this machine:");
         println!("  sudo apt install {} {}", of("nvmf-target_"), of("nvmf_"));
+        println!("  sudo apt install {}     # to measure", of("nvmf-bench_"));
         println!("  sudo apt install {} {}     # to build programs", of("libnvmf0_"), of("libnvmf-dev_"));
         println!("  sudo systemctl enable --now nvmf-target     # it serves nothing yet");
         println!("  sudoedit /etc/nvmf/target.toml              # says how it is filled");
@@ -108,10 +109,12 @@ fn build() -> Result<PathBuf> {
         "-p",
         "nvmf-cli",
         "-p",
+        "nvmf-bench",
+        "-p",
         "nvmf-capi",
         "--target-dir",
     ]);
     build.arg(&folder).env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
-    step::run("building nvmf-target, nvmf and libnvmf (release)", &mut build)?;
+    step::run("building nvmf-target, nvmf, nvmf-bench and libnvmf (release)", &mut build)?;
     Ok(folder.join("release"))
 }

@@ -18,7 +18,7 @@ pub(crate) struct Programs {
 }
 
 /// The programs that are packaged.
-pub(super) const PROGRAMS: [&str; 2] = ["nvmf-target", "nvmf"];
+pub(super) const PROGRAMS: [&str; 3] = ["nvmf-target", "nvmf", "nvmf-bench"];
 
 /// The libraries of `nvmf-capi`, as cargo names them and as they are packaged.
 const LIBRARIES: [(&str, &str); 2] = [("libnvmf.so", "libnvmf.so.0.1.0"), ("libnvmf.a", "libnvmf.a")];
@@ -44,7 +44,7 @@ const DOCUMENTS: [(&str, &str, &str, &str); 5] = [
 /// Fills an empty folder:
 ///
 /// ```text
-/// bin/ man/ bash/ zsh/ fish/      programs, manual pages, completions
+/// bin/ man/ bench/ bash/ zsh/ fish/      programs, manual pages, completions
 /// lib/ include/ examples/         the library for C
 /// deploy/ debian/                 units and examples; what debhelper reads
 /// CHANGELOG.md third-party-notices
@@ -54,7 +54,11 @@ pub(super) fn fill(folder: &Path, programs: &Programs, version: &Version) -> Res
     fs::create_dir_all(folder.join("bin"))?;
     for program in PROGRAMS {
         let from = programs.folder.join(program);
-        ensure!(from.is_file(), "{} is not there: cargo build -p nvmf-target -p nvmf-cli", from.display());
+        ensure!(
+            from.is_file(),
+            "{} is not there: cargo build -p nvmf-target -p nvmf-cli -p nvmf-bench",
+            from.display()
+        );
         fs::copy(&from, folder.join("bin").join(program))?;
     }
     step::copy_all(&root.join("deploy"), &folder.join("deploy"))?;

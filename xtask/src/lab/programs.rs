@@ -28,8 +28,15 @@ pub(super) struct Programs {
 impl Programs {
     /// Builds the programs (release).
     pub(super) fn build() -> Result<Self> {
-        let build = ["build", "--release", "-p", "nvmf-target", "-p", "nvmf-cli"];
-        step::run("building nvmf-target and nvmf (release)", &mut step::cargo(&build))?;
+        let packages = ["nvmf-target", "nvmf-cli", "nvmf-bench", "nvmf-capi"];
+        let build = packages.iter().fold(vec!["build", "--release"], |mut build, package| {
+            build.extend(["-p", package]);
+            build
+        });
+        step::run(
+            "building nvmf-target, nvmf and what else is packaged (release)",
+            &mut step::cargo(&build),
+        )?;
         let conformance = (CONFORMANCE, build_test("nvmf-verbs", &["--test", "conformance"], "conformance")?);
         let records = (TLS_RECORDS, build_test("nvmf-stream", &["--lib"], "nvmf_stream")?);
         let devices = (DEVICES, build_test("nvmf-backend", &["--test", "block_device"], "block_device")?);
