@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use core::time::Duration;
+use nvmf_bench::help::{self, OWN};
 use nvmf_bench::job::{self, Given, JobError, Plan, Section, TABLE};
 use nvmf_bench::message::say;
 use nvmf_bench::report::{self, Format};
@@ -37,13 +38,64 @@ pub(crate) fn main() -> ExitCode {
         }
     };
     match command.run() {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+        Ok(ended) => ExitCode::from(ended.status()),
         Err(error) if is_closed_pipe(&error) => ExitCode::from(CLOSED_PIPE),
         Err(error) => {
             say(format_args!("{error:#}"));
             ExitCode::from(if error.is::<JobError>() { USAGE } else { 1 })
         }
+    }
+}
+
+/// How a run ended, once its report is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    Well,
+    /// A job failed.
+    Failed,
+    /// By this signal.
+    Interrupted(i32),
+}
+
+impl Ended {
+    fn of(well: bool, interrupted: Option<i32>) -> Self {
+        match interrupted {
+            Some(signal) => Self::Interrupted(signal),
+            None if well => Self::Well,
+            None => Self::Failed,
+        }
+    }
+
+    /// The exit status. Of a signal it is the shell's, as fio's is 128: what was interrupted is no success.
+    fn status(self) -> u8 {
+        match self {
+            Self::Well => 0,
+            Self::Failed => 1,
+            Self::Interrupted(signal) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
+        }
+    }
+}
+
+/// Where reports go: opened before the run, whose result would be lost otherwise.
+struct Reports<'a> {
+    out: Box<dyn Write>,
+    html: Option<(&'a Path, File)>,
+}
+
+impl<'a> Reports<'a> {
+    fn create(output: Option<&Path>, html: Option<&'a Path>) -> Result<Self> {
+        let create =
+            |path: &Path| File::create(path).with_context(|| format!("cannot write {}", path.display()));
+        let out: Box<dyn Write> = match output {
+            Some(path) => Box::new(create(path)?),
+            None => Box::new(std::io::stdout()),
+        };
+        Ok(Self { out, html: html.map(|path| Ok::<_, anyhow::Error>((path, create(path)?))).transpose()? })
+    }
+
+    fn write_html(&mut self, runs: &[(String, RunResult)]) -> Result<()> {
+        let Some((path, file)) = &mut self.html else { return Ok(()) };
+        report::write(Format::Html, runs, file).with_context(|| format!("cannot write {}", path.display()))
     }
 }
 
@@ -152,9 +204,8 @@ impl Command {
             "output" => self.output = path()?,
             "html" => self.html = path()?,
             "output_format" => {
-                // fio's json+ adds all histogram buckets, which this report always contains.
-                let name = given.value.trim_end_matches('+');
-                self.format = Format::from_str(name, true).map_err(|_| wrong("use normal, json or html"))?;
+                self.format = Format::from_str(&given.value, true)
+                    .map_err(|_| wrong("use normal, json, json+ or html"))?;
             }
             "rounds" if self.rounds.is_some() => {
                 let rounds = given.value.parse().ok().filter(|&rounds| rounds > 0);
@@ -180,90 +231,102 @@ impl Command {
         Ok(true)
     }
 
-    /// Runs the command; `false` if a job failed.
-    fn run(&self) -> Result<bool> {
+    /// Runs the command.
+    fn run(&self) -> Result<Ended> {
         if self.help || self.version {
-            let text = if self.help { help() } else { format!("nvmf-bench {}\n", env!("CARGO_PKG_VERSION")) };
+            let text =
+                if self.help { help::text() } else { format!("nvmf-bench {}\n", env!("CARGO_PKG_VERSION")) };
             let mut output = std::io::stdout().lock();
             output.write_all(text.as_bytes()).and_then(|()| output.flush())?;
-            return Ok(true);
+            return Ok(Ended::Well);
         }
         if self.rounds.is_some() {
             return self.compare();
         }
         let sections: Vec<_> =
             self.files.iter().flat_map(|(_, sections)| sections).chain(&self.flags).cloned().collect();
-        let plan = Plan::new(&sections, &self.over)?;
+        let mut plan = Plan::new(&sections, &self.over)?;
         print_notes(&plan);
         if self.parse_only {
-            return Ok(true);
+            return Ok(Ended::Well);
         }
+        let mut reports = Reports::create(self.output.as_deref(), self.html.as_deref())?;
         let interrupt = Interrupt::listen().context("cannot block SIGINT and SIGTERM")?;
+        plan.number(random_number()?);
         let result = run::run(&plan, &self.settings, &interrupt)?;
         let well = !result.jobs.iter().any(nvmf_bench::result::JobResult::is_failed);
-        self.write(&[("run".to_owned(), result)])?;
-        Ok(well)
+        let ended = Ended::of(well, result.interrupted);
+        let runs = [("run".to_owned(), result)];
+        report::write(self.format, &runs, &mut *reports.out).context("cannot write the report")?;
+        reports.write_html(&runs)?;
+        Ok(ended)
     }
 
-    fn write(&self, runs: &[(String, RunResult)]) -> Result<()> {
-        report::write(self.format, runs, &mut *self.out()?).context("cannot write the report")?;
-        self.write_html(runs)
-    }
-
-    fn write_html(&self, runs: &[(String, RunResult)]) -> Result<()> {
-        let Some(path) = &self.html else { return Ok(()) };
-        let mut file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-        report::write(Format::Html, runs, &mut file)
-            .with_context(|| format!("cannot write {}", path.display()))
-    }
-
-    fn out(&self) -> Result<Box<dyn Write>> {
-        Ok(match &self.output {
-            Some(path) => {
-                Box::new(File::create(path).with_context(|| format!("cannot write {}", path.display()))?)
-            }
-            None => Box::new(std::io::stdout().lock()),
-        })
-    }
-
-    /// Runs two job files alternately, A B A B, so that changes in the machine's load affect both.
-    fn compare(&self) -> Result<bool> {
+    /// Runs two job files alternately, A B B A, so that changes in the machine's load affect both, and neither gains by
+    /// being first.
+    fn compare(&self) -> Result<Ended> {
         let [(a, sections_a), (b, sections_b)] = &self.files[..] else {
             bail!(JobError::Job {
                 job: "compare".to_owned(),
                 reason: "give two job files: nvmf-bench compare A B".to_owned()
             });
         };
-        let (plan_a, plan_b) = (Plan::new(sections_a, &self.over)?, Plan::new(sections_b, &self.over)?);
+        let (mut plan_a, mut plan_b) =
+            (Plan::new(sections_a, &self.over)?, Plan::new(sections_b, &self.over)?);
         print_notes(&plan_a);
         print_notes(&plan_b);
         if self.parse_only {
-            return Ok(true);
+            return Ok(Ended::Well);
         }
+        if self.format == Format::Html {
+            bail!(
+                "a comparison can be written as normal or json; use --html=FILE for plots of the last round"
+            );
+        }
+        let mut reports = Reports::create(self.output.as_deref(), self.html.as_deref())?;
         let interrupt = Interrupt::listen().context("cannot set up the handling of SIGINT and SIGTERM")?;
-        let mut rounds = Vec::new();
+        let (mut rounds, mut interrupted) = (Vec::new(), None);
         for round in 1..=self.rounds.unwrap_or(ROUNDS_DEFAULT) {
             say(format_args!("round {round}"));
-            let run_a = run::run(&plan_a, &self.settings, &interrupt)?;
-            let run_b = run::run(&plan_b, &self.settings, &interrupt)?;
-            if run_a.interrupted || run_b.interrupted {
+            let is_a_first = round % 2 == 1;
+            let mut run = |is_a| {
+                let plan = if is_a { &mut plan_a } else { &mut plan_b };
+                plan.number(random_number()?);
+                let result = run::run(plan, &self.settings, &interrupt)?;
+                interrupted = interrupted.or(result.interrupted);
+                anyhow::Ok(result)
+            };
+            let first = run(is_a_first)?;
+            if first.interrupted.is_some() {
                 break;
             }
-            rounds.push((run_a, run_b));
+            let second = run(!is_a_first)?;
+            if interrupted.is_some() {
+                break;
+            }
+            rounds.push(if is_a_first { (first, second) } else { (second, first) });
         }
-        let Some(last) = rounds.last() else { bail!("interrupted before the first round was over") };
+        let Some(last) = rounds.last() else {
+            say(format_args!("interrupted before the first round was over: there is nothing to report"));
+            return Ok(Ended::of(false, interrupted));
+        };
+        if interrupted.is_some() {
+            say(format_args!("interrupted: the report is of the {} rounds before", rounds.len()));
+        }
         let report = report::compare::compare(a, b, &rounds);
-        let mut out = self.out()?;
         match self.format {
-            Format::Human => write!(out, "{report}")?,
-            Format::Json => writeln!(out, "{:#}", report.json())?,
-            Format::Html => bail!(
-                "a comparison can be written as normal or json; use --html=FILE for plots of the last round"
-            ),
+            Format::Json | Format::JsonPlus => writeln!(reports.out, "{:#}", report.json())?,
+            Format::Human | Format::Html => write!(reports.out, "{report}")?,
         }
-        self.write_html(&[(a.clone(), last.0.clone()), (b.clone(), last.1.clone())])?;
-        Ok(report.failures.is_empty())
+        reports.write_html(&[(a.clone(), last.0.clone()), (b.clone(), last.1.clone())])?;
+        reports.out.flush()?;
+        Ok(Ended::of(report.failures.is_empty(), interrupted))
     }
+}
+
+/// The number of a run.
+fn random_number() -> Result<u64> {
+    getrandom::u64().context("the system has no random numbers")
 }
 
 fn print_notes(plan: &Plan) {
@@ -272,45 +335,11 @@ fn print_notes(plan: &Plan) {
     }
 }
 
-/// The flags of the command itself: (name and value, help text).
-const OWN: [(&str, &str); 8] = [
-    ("output-format=normal|json|html", "format of the report; json is fio's JSON"),
-    ("output=FILE", "write the report to FILE instead of standard output"),
-    ("html=FILE", "also write an HTML page with plots to FILE"),
-    ("log-interval=500", "interval between samples, in milliseconds"),
-    ("eta=auto|always|never", "show a progress line (auto: on a terminal)"),
-    ("rounds=5", "compare: number of runs of each job file"),
-    ("parse-only", "check the job files and flags without running them"),
-    ("help, --version", "print this help, or the version"),
-];
-
 /// Whether the next argument may be this flag's value.
 fn wants_value(name: &str) -> bool {
     let of_job = TABLE.iter().flat_map(|group| group.options).find(|known| known.names.contains(&name));
     match of_job {
         Some(known) => !known.value.is_empty(),
-        None => {
-            name == "name"
-                || OWN.iter().any(|(own, _)| own.replace('-', "_").starts_with(&format!("{name}=")))
-        }
+        None => OWN.iter().any(|(own, _)| own.replace('-', "_").starts_with(&format!("{name}="))),
     }
-}
-
-fn help() -> String {
-    let mut text = String::from(
-        "Usage: nvmf-bench [JOBFILE...] [--OPTION[=VALUE]...]\n       nvmf-bench compare JOBFILE JOBFILE [--rounds=N]\n\n\
-         Job files are in fio's format or in TOML. Without job files, the flags define a job, and each --name=NAME begins\n\
-         another. With job files, flags before any --name apply to every job of the files.\n\nCommand\n",
-    );
-    for (flag, what) in OWN {
-        text += &format!("  --{flag:<40} {what}\n");
-    }
-    for group in TABLE {
-        text += &format!("\n{}\n", group.title);
-        for known in group.options {
-            let value = if known.value.is_empty() { String::new() } else { format!("={}", known.value) };
-            text += &format!("  --{:<40} {}\n", format!("{}{value}", known.names[0]), known.help);
-        }
-    }
-    text
 }

@@ -10,6 +10,7 @@
 //! | [`run`] | the threads of a run, their clocks and counters |
 //! | [`result`] | the results of a run, in the form that all reports print |
 //! | [`message`] | what is said beside the report |
+//! | [`help`] | what the command line takes, as text and as a manual page |
 //! | [`report`] | reports as text, as fio's JSON and as an HTML page with plots |
 #![forbid(unsafe_code)]
 // These macros panic where the output is full or closed.
@@ -18,6 +19,7 @@
 pub mod cpu;
 pub mod engine;
 mod errno;
+pub mod help;
 pub mod job;
 pub mod message;
 pub mod report;

@@ -27,8 +27,8 @@ pub struct RunResult {
     pub finished: SystemTime,
     /// Process ID of the benchmark.
     pub pid: u32,
-    /// Whether a signal ended the run early.
-    pub interrupted: bool,
+    /// The signal that ended the run early, if one did.
+    pub interrupted: Option<i32>,
     /// Options of the `[global]` section, as given, in order.
     pub global: Vec<(String, String)>,
     /// One result for each job, or for each group with `group_reporting`.
@@ -42,6 +42,8 @@ pub struct JobResult {
     pub name: String,
     /// fio's `groupid`, from 0.
     pub group: u32,
+    /// The stage of the run: jobs of one stage run at the same time, stages one after the other.
+    pub stage: u32,
     /// Number of threads whose figures are summed here.
     pub threads: u32,
     /// `errno` of the first error; 0 for none.
@@ -50,8 +52,16 @@ pub struct JobResult {
     pub message: Option<String>,
     /// Operations that failed.
     pub errors: u64,
+    /// Operations that had not completed when the job was over.
+    pub outstanding: u64,
     /// Blocks whose data failed verification.
     pub verify_errors: u64,
+    /// Description of the first of them.
+    pub mismatch: Option<String>,
+    /// What was verified, with `verify`.
+    pub verified: Option<Verified>,
+    /// The percentiles to print.
+    pub percentiles: Vec<f64>,
     /// The job's own options, as given, in order.
     pub options: Vec<(String, String)>,
     /// Name of the engine, as in `ioengine`.
@@ -85,8 +95,21 @@ impl JobResult {
     /// Whether anything failed; the figures then cover only the operations that succeeded.
     #[must_use]
     pub fn is_failed(&self) -> bool {
-        self.error != 0 || self.errors != 0 || self.verify_errors != 0
+        self.error != 0 || self.errors != 0 || self.outstanding != 0 || self.verify_errors != 0
     }
+}
+
+/// What a job verified.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Blocks that were read and checked.
+    pub checked: u64,
+    /// Blocks that were read and not checked: a job that writes knows only what it has written.
+    pub skipped: u64,
+    /// Blocks that were written and not read back, as the job ended before.
+    pub not_read_back: u64,
+    /// The number of the run in the blocks: the one that wrote them, or with which they were compared.
+    pub run: Option<u64>,
 }
 
 /// Parameters and result of a `latency_target` search.
@@ -117,8 +140,11 @@ pub struct DirectionResult {
     pub completion: Histogram<u64>,
     /// Time from the start of the submission to the completion, nanoseconds.
     pub total: Histogram<u64>,
-    /// With `rate` or `rate_iops`: time from when the rate had the operation start to the completion, nanoseconds.
+    /// With `rate` or `rate_iops`: time from when the job meant the operation to start to the completion, nanoseconds.
+    /// Of operations that never completed: to the end of the job.
     pub scheduled: Histogram<u64>,
+    /// With `rate` or `rate_iops`: operations that were due before the end of the job and never started.
+    pub never_started: u64,
 }
 
 impl DirectionResult {
@@ -199,6 +225,7 @@ impl Default for DirectionResult {
             completion: histogram(),
             total: histogram(),
             scheduled: histogram(),
+            never_started: 0,
         }
     }
 }

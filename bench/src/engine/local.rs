@@ -88,6 +88,9 @@ pub fn open_disk(
         EngineKind::IoUring => path.display().to_string(),
         _ => format!("{} {}", options.engine().name(), options.filename.as_ref().unwrap_or(&job.name)),
     };
+    if options.engine() == EngineKind::IoUring && options.invalidate {
+        drop_pages(&path);
+    }
     if let Some(disk) = open.get(&name) {
         return Ok(disk.clone());
     }
@@ -107,6 +110,13 @@ pub fn open_disk(
     };
     open.insert(name, disk.clone());
     Ok(disk)
+}
+
+/// Drops a file's clean pages from the page cache, so that they are read from the disk. This is best effort, as in fio.
+fn drop_pages(path: &Path) {
+    if let Ok(file) = File::open(path) {
+        let _ = nix::fcntl::posix_fadvise(&file, 0, 0, nix::fcntl::PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+    }
 }
 
 /// The size that a disk needs so that every thread has `size` bytes.

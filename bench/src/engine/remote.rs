@@ -11,8 +11,8 @@ use nvmf_initiator::auth::Secret;
 use nvmf_initiator::auth::host::Secrets;
 use nvmf_initiator::transport::AnyTransport;
 use nvmf_initiator::{
-    AuthenticationOptions, ConnectionState, HostIdentity, Options, PathOptions, Preference, RemoteBackend,
-    TcpOptions, TlsOptions, TransportOptions,
+    AuthenticationOptions, ConnectionState, HostIdentity, Options, Preference, RemoteBackend, TcpOptions,
+    TlsOptions, TransportOptions,
     tls::{read_key_file, read_line},
 };
 use nvmf_memory::Memory;
@@ -130,12 +130,12 @@ fn authentication(remote: &Remote) -> Result<Option<AuthenticationOptions>, Engi
 pub(super) fn connect_options(options: &JobOptions) -> Result<(Options, Option<Nsid>), EngineError> {
     let missing = |what: &str| {
         EngineError::Option(format!(
-            "{what} is missing: give --address=IP:PORT and --nqn=NQN, or --filename=nvmf://IP:PORT/NQN"
+            "{what} is missing: give --address=HOST:PORT and --nqn=NQN, or --filename=nvmf://HOST:PORT/NQN"
         ))
     };
     let remote = &options.remote;
     let parse = |nqn: &str| parse_nqn(nqn).map_err(EngineError::Option);
-    let address = remote.address.ok_or_else(|| missing("the target's address"))?;
+    let address = remote.address.as_ref().ok_or_else(|| missing("the target's address"))?;
     let nqn = parse(remote.nqn.as_deref().ok_or_else(|| missing("the subsystem's NQN"))?)?;
     let machine = HostIdentity::of_this_machine_or_new()?;
     let host = match &remote.hostnqn {
@@ -152,9 +152,13 @@ pub(super) fn connect_options(options: &JobOptions) -> Result<(Options, Option<N
                 .with_tls(tls(remote)?),
         ),
     };
-    let mut connect = Options::with_host(address, nqn, host);
-    let path = |&address| PathOptions::new(address, transport.clone());
-    connect.paths = remote.paths.iter().map(path).collect();
+    let mut connect = Options::with_host(address.resolve()?, nqn, host);
+    connect.address_source = address.address_source();
+    for further in &remote.paths {
+        let mut path = further.path()?;
+        path.transport = transport.clone();
+        connect.paths.push(path);
+    }
     connect.transport = transport;
     connect.authentication = authentication(remote)?;
     connect.disable_flow_control = remote.disable_flow_control;

@@ -171,10 +171,22 @@ impl Plan {
             }
             let given =
                 section.options.iter().chain(over).map(|given| (given.name.clone(), given.value.clone()));
-            let job = Job { name: section.name.clone(), given: given.collect(), options };
+            let name = options.name.clone().unwrap_or_else(|| section.name.clone());
+            let job = Job { name, given: given.collect(), options };
             plan.jobs.push(job.checked()?);
         }
         if plan.jobs.is_empty() { Err(JobError::Empty) } else { Ok(plan) }
+    }
+
+    /// Numbers a run. Blocks to verify are of this run in jobs that write, and in those that read what another job of it
+    /// writes; others read the blocks of an earlier one.
+    pub fn number(&mut self, run: u64) {
+        let writes = |job: &Job| job.options.rw.writes && job.options.verify.is_some();
+        let written: Vec<_> = self.jobs.iter().filter(|job| writes(job)).map(Job::place).collect();
+        for job in &mut self.jobs {
+            job.options.run = Some(run);
+            job.options.of_earlier_run = !written.contains(&job.place());
+        }
     }
 
     fn apply(&mut self, options: &mut JobOptions, given: &Given) -> Result<(), JobError> {
@@ -186,8 +198,9 @@ impl Plan {
             }
             (known.set)(options, &given.value).map_err(|reason| JobError::Value { place, name, reason })?;
             self.notes_push(fio::note(&given.name, &given.value));
-        } else if fio::IGNORED.contains(&given.name.as_str()) {
-            self.notes_push(Some(format!("{name}: accepted, has no effect")));
+        } else if let Some(checked) = fio::fixed_option(&given.name, &given.value) {
+            let note = checked.map_err(|reason| JobError::Value { place, name, reason })?;
+            self.notes_push(Some(note));
         } else {
             return Err(JobError::Unknown { place, nearest: table::nearest(&name), name });
         }
@@ -207,6 +220,12 @@ fn takes_nothing(known: &OptionSpec) -> bool {
 }
 
 impl Job {
+    /// What tells its disk from those of other jobs.
+    fn place(&self) -> (Option<String>, String, Remote) {
+        let JobOptions { directory, filename, remote, .. } = &self.options;
+        (directory.clone(), filename.clone().unwrap_or_else(|| self.name.clone()), remote.clone())
+    }
+
     /// Checks options that depend on each other, and completes them.
     fn checked(mut self) -> Result<Self, JobError> {
         let options = &mut self.options;

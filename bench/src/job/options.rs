@@ -3,7 +3,7 @@
 use super::unit::Extent;
 use crate::result::Direction;
 use core::time::Duration;
-use std::net::SocketAddr;
+use nvmf_initiator::Uri;
 use std::path::PathBuf;
 
 /// The kinds of operations and their order (`rw`).
@@ -182,9 +182,9 @@ pub struct Remote {
     /// Ask for submission queues without flow control.
     pub disable_flow_control: bool,
     /// Address of the controller.
-    pub address: Option<SocketAddr>,
+    pub address: Option<Uri>,
     /// Further paths to it, or to other controllers of the subsystem.
-    pub paths: Vec<SocketAddr>,
+    pub paths: Vec<Uri>,
     /// NQN of the subsystem.
     pub nqn: Option<String>,
     /// The namespace; by default the first.
@@ -218,6 +218,8 @@ pub struct LatencyTarget {
 #[derive(Debug, Clone, PartialEq)]
 #[expect(missing_docs, reason = "`TABLE` describes each option")]
 pub struct JobOptions {
+    /// The job's name, instead of the section's.
+    pub name: Option<String>,
     pub rw: Access,
     /// By direction.
     pub bs: [BlockSize; 3],
@@ -236,6 +238,8 @@ pub struct JobOptions {
     pub numjobs: u32,
     pub runtime: Option<Duration>,
     pub time_based: bool,
+    /// Longest wait for outstanding operations after `runtime`.
+    pub drain_timeout: Duration,
     pub ramp_time: Duration,
     pub startdelay: Duration,
     pub loops: u32,
@@ -253,7 +257,13 @@ pub struct JobOptions {
     pub rate_iops: [Option<u64>; 3],
     pub random_distribution: Distribution,
     pub norandommap: bool,
-    pub randseed: u64,
+    /// As given; see [`JobOptions::seed`].
+    pub randseed: Option<u64>,
+    pub randrepeat: bool,
+    /// The number of the run, drawn by [`super::Plan::number`].
+    pub run: Option<u64>,
+    /// The blocks to verify are of an earlier run, whose number the first of them tells.
+    pub of_earlier_run: bool,
     /// Writes between two flushes; 0: never.
     pub fsync: u32,
     pub end_fsync: bool,
@@ -269,6 +279,9 @@ pub struct JobOptions {
     pub filename: Option<String>,
     pub directory: Option<String>,
     pub direct: bool,
+    /// Writes are durable when they complete (`sync`).
+    pub sync: bool,
+    pub invalidate: bool,
     /// Write also to a namespace that is attached to this machine as a disk.
     pub allow_mounted_write: bool,
     /// As given; [`JobOptions::engine`] is the engine that is used.
@@ -278,6 +291,8 @@ pub struct JobOptions {
     pub poll: Poll,
     pub spin: Duration,
     pub continue_on_error: bool,
+    /// Percentages, in order.
+    pub percentile_list: Vec<f64>,
     pub zero_buffers: bool,
     pub refill_buffers: bool,
 }
@@ -285,6 +300,7 @@ pub struct JobOptions {
 impl Default for JobOptions {
     fn default() -> Self {
         Self {
+            name: None,
             rw: Access { reads: true, writes: false, trims: false, random: false },
             bs: [BlockSize::Fixed(4096), BlockSize::Fixed(4096), BlockSize::Fixed(4096)],
             size: None,
@@ -299,6 +315,7 @@ impl Default for JobOptions {
             numjobs: 1,
             runtime: None,
             time_based: false,
+            drain_timeout: Duration::from_secs(30),
             ramp_time: Duration::ZERO,
             startdelay: Duration::ZERO,
             loops: 1,
@@ -312,7 +329,10 @@ impl Default for JobOptions {
             rate_iops: [None; 3],
             random_distribution: Distribution::Uniform,
             norandommap: false,
-            randseed: 0x89,
+            randseed: None,
+            randrepeat: true,
+            run: None,
+            of_earlier_run: false,
             fsync: 0,
             end_fsync: false,
             latency_target: None,
@@ -326,6 +346,8 @@ impl Default for JobOptions {
             filename: None,
             directory: None,
             direct: false,
+            sync: false,
+            invalidate: true,
             allow_mounted_write: false,
             ioengine: None,
             remote: Remote {
@@ -350,13 +372,36 @@ impl Default for JobOptions {
             poll: Poll::Adaptive,
             spin: Duration::from_micros(500),
             continue_on_error: false,
+            percentile_list: PERCENTILES.to_vec(),
             zero_buffers: false,
             refill_buffers: false,
         }
     }
 }
 
+/// The seed of fio's and ours without another.
+const SEED: u64 = 0x89;
+
+/// The percentiles that fio prints by default.
+const PERCENTILES: [f64; 17] =
+    [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99];
+
 impl JobOptions {
+    /// The seed of the operations: the same in every run unless `randrepeat=0`.
+    #[must_use]
+    pub fn seed(&self) -> u64 {
+        let of_run = self.run.filter(|_| !self.randrepeat);
+        self.randseed.or(of_run).unwrap_or(SEED)
+    }
+
+    /// The number in the headers of verified blocks, another one in every run unless there is a `randseed`: the blocks of
+    /// an earlier run are not taken for this one's. `None`: the one in the first block that is read.
+    #[must_use]
+    pub fn stamp(&self) -> Option<u64> {
+        let of_run = || (!self.of_earlier_run).then(|| self.run.unwrap_or(SEED));
+        self.randseed.or_else(of_run)
+    }
+
     /// The engine to use: `ioengine` if given, otherwise by the scheme of `filename`, otherwise `io_uring`.
     #[must_use]
     pub fn engine(&self) -> EngineKind {

@@ -1,6 +1,7 @@
 //! What a job says of a remote namespace: its URL is read, and options of another transport are refused.
 
 use super::options::{EngineKind, JobOptions, RdmaProvider, Remote, RemoteTransport};
+use super::value;
 use nvme_proto::Nqn;
 
 /// Completes what the URL says, and checks that every option has an effect. The error says what to change.
@@ -98,7 +99,7 @@ fn option_of_tcp(remote: &Remote) -> Option<&'static str> {
     option_of_tls(remote).or(digest)
 }
 
-/// `IP:PORT/NQN?nsid=1`.
+/// `HOST:PORT/NQN?nsid=1`.
 fn read_url(url: &str, rest: &str, remote: &mut Remote) -> Result<(), String> {
     let error = || {
         format!(
@@ -107,7 +108,7 @@ fn read_url(url: &str, rest: &str, remote: &mut Remote) -> Result<(), String> {
     };
     let (address, rest) = rest.split_once('/').ok_or_else(error)?;
     let (nqn, query) = rest.split_once('?').unwrap_or((rest, ""));
-    remote.address = Some(address.parse().map_err(|_| error())?);
+    remote.address = Some(value::address(address).map_err(|_| error())?);
     parse_nqn(nqn)?;
     remote.nqn = Some(nqn.to_owned());
     if let Some(nsid) = query.strip_prefix("nsid=") {

@@ -90,13 +90,24 @@ const WHAT: &[OptionSpec] = &[
     known(
         &["randseed"],
         "137",
-        "seed of the random numbers; the same seed gives the same operations",
-        |o, v| put(&mut o.randseed, number(v, 0, u64::MAX)),
+        "seed of the random numbers: the same operations, and the same blocks with `verify`",
+        |o, v| put(&mut o.randseed, number(v, 0, u64::MAX).map(Some)),
+    ),
+    known(
+        &["randrepeat", "allrandrepeat"],
+        "1",
+        "0: other operations in every run, unless there is a `randseed`",
+        |o, v| put(&mut o.randrepeat, flag(v)),
     ),
     known(&["fsync", "fdatasync"], "32", "flush after this number of writes", |o, v| {
         put(&mut o.fsync, count(v, 0, u32::MAX))
     }),
-    known(&["end_fsync"], "", "flush at the end of the job", |o, v| put(&mut o.end_fsync, flag(v))),
+    known(&["end_fsync", "fsync_on_close"], "", "flush at the end of the job", |o, v| {
+        put(&mut o.end_fsync, flag(v))
+    }),
+    known(&["sync"], "none|sync|dsync", "writes that are durable when they complete (FUA)", |o, v| {
+        put(&mut o.sync, value::sync(v))
+    }),
     known(&["zero_buffers"], "", "write zeroes, not random bytes", |o, v| put(&mut o.zero_buffers, flag(v))),
     known(&["refill_buffers"], "", "new random bytes for every write", |o, v| {
         put(&mut o.refill_buffers, flag(v))
@@ -107,7 +118,7 @@ const WHERE: &[OptionSpec] = &[
     known(
         &["filename"],
         "FILE|URL",
-        "file, block device, nvmf://IP:PORT/NQN?nsid=1, nvmf+tcp://IP:PORT/NQN or nbd://HOST:PORT/NAME",
+        "file, block device, nvmf://HOST:PORT/NQN?nsid=1, nvmf+tcp://HOST:PORT/NQN or nbd://HOST:PORT/NAME",
         |o, v| put(&mut o.filename, Ok(Some(v.to_owned()))),
     ),
     known(&["directory"], "FOLDER", "folder of the job's files", |o, v| {
@@ -134,12 +145,18 @@ const WHERE: &[OptionSpec] = &[
 ];
 
 const LONG: &[OptionSpec] = &[
-    known(&["runtime", "timeout"], "30s", "longest duration of the job", |o, v| {
+    known(&["runtime", "timeout"], "30s", "how long operations are started, at most", |o, v| {
         put(&mut o.runtime, time(v, SECOND).map(|time| Some(time).filter(|time| !time.is_zero())))
     }),
     known(&["time_based"], "", "repeat the job until `runtime` is over", |o, v| {
         put(&mut o.time_based, flag(v))
     }),
+    known(
+        &["drain_timeout"],
+        "30s",
+        "how long to wait for outstanding operations after `runtime`; those that are left are an error",
+        |o, v| put(&mut o.drain_timeout, time(v, SECOND)),
+    ),
     known(&["ramp_time"], "2s", "warm-up before the measurement", |o, v| {
         put(&mut o.ramp_time, time(v, SECOND))
     }),
@@ -178,10 +195,10 @@ const FAST: &[OptionSpec] = &[
     known(
         &["rate"],
         "100m[,...]",
-        "limit in bytes per second; adds latencies from the intended start",
+        "limit in bytes per second of each direction; adds latencies from the intended start",
         |o, v| value::by_direction(v, &mut o.rate, |text| Ok(Some(size(text)?).filter(|&rate| rate > 0))),
     ),
-    known(&["rate_iops"], "1000[,...]", "limit in operations per second; also adds them", |o, v| {
+    known(&["rate_iops"], "1000[,...]", "the same in operations per second", |o, v| {
         value::by_direction(v, &mut o.rate_iops, |text| Ok(Some(size(text)?).filter(|&rate| rate > 0)))
     }),
     known(&["thinktime"], "100us", "pause between operations", |o, v| {
@@ -239,6 +256,12 @@ const JOBS: &[OptionSpec] = &[
     known(&["stonewall", "wait_for_previous"], "", "start after all previous jobs have ended", |o, v| {
         put(&mut o.stonewall, flag(v))
     }),
+    known(&["name"], "NAME", "the job's name; on the command line it begins a job", |o, v| {
+        put(&mut o.name, Ok(Some(v.to_owned())))
+    }),
+    known(&["percentile_list"], "50:99:99.9", "the percentiles to report, up to 20", |o, v| {
+        put(&mut o.percentile_list, value::percentiles(v))
+    }),
     known(&["new_group"], "", "start a new reporting group", |o, v| put(&mut o.new_group, flag(v))),
     known(&["group_reporting"], "", "report the group's jobs together", |o, v| {
         put(&mut o.group_reporting, flag(v))
@@ -264,10 +287,16 @@ const ENGINES: &[OptionSpec] = &[
     known(&["buffered"], "", "io_uring: the opposite of `direct`", |o, v| {
         put(&mut o.direct, flag(v).map(|on| !on))
     }),
-    known(&["address"], "IP:PORT", "nvmf: address of the target", |o, v| {
+    known(
+        &["invalidate"],
+        "1",
+        "io_uring: drop the file's pages from the page cache before the job",
+        |o, v| put(&mut o.invalidate, flag(v)),
+    ),
+    known(&["address"], "HOST:PORT", "nvmf: address of the target", |o, v| {
         put(&mut o.remote.address, value::address(v).map(Some))
     }),
-    known(&["path"], "IP:PORT", "nvmf: another path to the same subsystem; repeat it for more", |o, v| {
+    known(&["path"], "HOST:PORT", "nvmf: another path to the same subsystem; repeat it for more", |o, v| {
         for path in v.split(',') {
             o.remote.paths.push(value::address(path.trim())?);
         }

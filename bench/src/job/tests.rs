@@ -10,7 +10,7 @@ fn plan(name: &str, text: &str) -> Result<Plan, JobError> {
 #[test]
 fn fio_job_file_is_parsed() {
     let text = "; random mix\n[global]\nioengine=libaio   # the kernel's\nbs=4k,8k\nsize=128m\nruntime=1m\n\n\
-                [reader]\nrw=randread\niodepth=32\n[writer]\nstonewall\nrw = randwrite\nbs=16k\nverify=sha1\ninvalidate=1\n";
+                [reader]\nrw=randread\niodepth=32\n[writer]\nstonewall\nrw = randwrite\nbs=16k\nverify=sha1\nthread=1\n";
     let plan = plan("mix.fio", text).unwrap();
     let [reader, writer] = &plan.jobs[..] else { panic!("two jobs") };
     assert_eq!(
@@ -28,7 +28,7 @@ fn fio_job_file_is_parsed() {
         [
             "ioengine=libaio: replaced by io_uring",
             "verify=sha1: replaced by crc32c",
-            "invalidate: accepted, has no effect"
+            "thread: accepted, changes nothing"
         ]
     );
 }
@@ -41,7 +41,7 @@ fn common_job_files_are_parsed() {
         "# reads and writes\n[global]\nbs=4K\niodepth=256\ndirect=1\nioengine=libaio\ngroup_reporting\ntime_based\nruntime=120\n\
          numjobs=4\nname=raw-randrw\nrw=randrw\n[job1]\nfilename=device-name\n",
         "[write-and-verify]\nrw=randwrite\nbs=4k\ndirect=1\nioengine=libaio\niodepth=16\nsize=4g\nverify=crc32c\nfilename=dev\n",
-        "[global]\nthread=1\nbs=64k\ndirect=1\nioengine=sync\nverify=meta\nsize=8g\n[write-phase]\nrw=write\nfill_device=1\ndo_verify=0\n\
+        "[global]\nthread=1\nbs=64k\ndirect=1\nioengine=sync\nverify=meta\nsize=8g\n[write-phase]\nrw=write\ndo_verify=0\n\
          [read-phase]\nstonewall\ncreate_serialize=0\nrw=read\ndo_verify=1\n",
         "[global]\nioengine=psync\nbssplit=512/4:4k/60:8k/10:64k/26,4k\nrandrepeat=0\nsize=1g\niodepth_batch=8\niodepth_low=8\n\
          [mixed]\nrw=randrw:8\n",
@@ -105,6 +105,21 @@ fn flags_override_job_file_options() {
 }
 
 #[test]
+fn job_that_only_reads_expects_this_run_where_another_job_writes() {
+    let text = "[write]\nfilename=a\nrw=write\nverify=crc32c\n[read]\nfilename=a\nrw=read\nverify=crc32c\n\
+                [other]\nfilename=b\nrw=read\nverify=crc32c\n[seed]\nfilename=b\nrw=read\nverify=crc32c\nrandseed=5\n";
+    let mut plan = plan("x.fio", text).unwrap();
+    plan.number(9);
+    let runs: Vec<_> = plan.jobs.iter().map(|job| job.options.stamp()).collect();
+    assert_eq!(runs, [Some(9), Some(9), None, Some(5)]);
+    let seeds: Vec<_> = plan.jobs.iter().map(|job| job.options.seed()).collect();
+    assert_eq!(seeds, [137, 137, 137, 5], "the same operations in every run");
+    let mut plan = self::plan("x.fio", "[a]\nrandrepeat=0\n[b]\nrandrepeat=0\nrandseed=5\n").unwrap();
+    plan.number(9);
+    assert_eq!([0, 1].map(|job: usize| plan.jobs[job].options.seed()), [9, 5]);
+}
+
+#[test]
 fn filename_url_selects_engine() {
     for (text, engine) in [
         ("filename=nvmf://192.0.2.1:4420/nqn.2026-11.com.example:d?nsid=1", EngineKind::Nvmf),
@@ -126,9 +141,28 @@ fn filename_url_selects_engine() {
 fn paths_are_repeated_or_a_list() {
     let paths = |file, text| plan(file, text).unwrap().jobs[0].options.remote.paths.clone();
     let repeated = paths("job.fio", "[a]\nioengine=nvmf\npath=192.0.2.1:4421\npath=192.0.2.2:4420\n");
-    assert_eq!(repeated, ["192.0.2.1:4421", "192.0.2.2:4420"].map(|path| path.parse().unwrap()));
+    assert_eq!(repeated, ["192.0.2.1:4421", "192.0.2.2:4420"].map(|path| value::address(path).unwrap()));
     let list = "[[job]]\nioengine = \"nvmf\"\npath = [\"192.0.2.1:4421\", \"192.0.2.2:4420\"]\n";
     assert_eq!(paths("job.toml", list), repeated);
+}
+
+#[test]
+fn host_is_an_address_or_a_name_with_a_port() {
+    let host = |text: &str| {
+        let job = format!("[a]\nfilename=nvmf+tcp://{text}/nqn.2026-11.com.example:d\n");
+        plan("job.fio", &job)
+            .map(|plan| plan.jobs[0].options.remote.address.clone().map(|uri| (uri.host, uri.port)))
+    };
+    for (text, name, port) in [
+        ("localhost:4420", "localhost", 4420),
+        ("[::1]:4421", "::1", 4421),
+        ("192.0.2.1:8009", "192.0.2.1", 8009),
+    ] {
+        assert_eq!(host(text), Ok(Some((name.to_owned(), port))));
+    }
+    for text in ["localhost", ":4420", "localhost:http", "localhost:70000", "::1:4420", ""] {
+        assert!(host(text).unwrap_err().to_string().contains("not a valid address"), "{text}");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::options::{
     Access, BlockSize, Distribution, EngineKind, Poll, RdmaProvider, RemoteTransport, Verify,
 };
 use super::unit::{percent, size};
-use std::net::SocketAddr;
+use nvmf_initiator::Uri;
 
 /// The largest block, in bytes: the limit of one NVM command with 512-byte blocks.
 const BS_MAX: u64 = 32 << 20;
@@ -111,6 +111,24 @@ pub(super) fn distribution(text: &str) -> Result<Distribution, String> {
     }
 }
 
+/// Parses `50:99:99.9`, and puts it in order.
+pub(super) fn percentiles(text: &str) -> Result<Vec<f64>, String> {
+    let error = || format!("`{text}` is no list of up to 20 percentages above 0: write 50:99:99.9");
+    let parse = |part: &str| part.parse::<f64>().ok().filter(|&p| p > 0.0 && p <= 100.0).ok_or_else(error);
+    let mut all = text.split(':').map(parse).collect::<Result<Vec<_>, _>>()?;
+    all.sort_unstable_by(f64::total_cmp);
+    if all.len() > 20 { Err(error()) } else { Ok(all) }
+}
+
+/// Parses `sync`. Writes that are durable when they complete are that by the disk's own means, so both kinds are one.
+pub(super) fn sync(text: &str) -> Result<bool, String> {
+    match text {
+        "none" | "0" => Ok(false),
+        "sync" | "dsync" | "1" => Ok(true),
+        _ => Err(format!("`{text}` is none of none, sync, dsync")),
+    }
+}
+
 /// Parses `0-1,4`; masks and `0:2` are not supported.
 pub(super) fn processors(text: &str) -> Result<Vec<usize>, String> {
     let error = || format!("`{text}` is not a list of processors: write 0,2 or 0-3");
@@ -194,9 +212,13 @@ pub(super) fn poll(text: &str) -> Result<Poll, String> {
     }
 }
 
-/// Parses `IP:PORT`.
-pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| format!("`{text}` is not an address: write 192.0.2.1:4420"))
+/// Parses `HOST:PORT`, where the host is an address or a name. A name is looked up when the job connects.
+pub(super) fn address(text: &str) -> Result<Uri, String> {
+    let has_port = text.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    let uri = Some(text).filter(|text| has_port && !text.contains('/'));
+    // The library's own form; what carries the commands is an option of its own here.
+    let uri = uri.and_then(|text| format!("nvme+tcp://{text}").parse().ok());
+    uri.ok_or_else(|| format!("`{text}` is not an address: write 192.0.2.1:4420, or a name and a port"))
 }
 
 /// Parses `rdma` or `tcp`.

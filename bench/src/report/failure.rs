@@ -15,30 +15,44 @@ pub struct Failure {
 #[must_use]
 pub fn failures(job: &JobResult) -> Vec<Failure> {
     let mut failures = Vec::new();
-    if job.error != 0 || job.errors != 0 {
+    // What else sets `error` has a text of its own below.
+    if job.errors != 0 || (job.error != 0 && job.outstanding == 0 && job.verify_errors == 0) {
         let first = match (&job.message, job.error) {
             (Some(message), _) => message.clone(),
             (None, 0) => "no reason was given".to_string(),
             (None, errno) => errno_text(errno),
         };
         let what = match job.errors {
-            0 => format!("the job ended early: {first}"),
+            0 => format!("the job failed: {first}"),
             1 => format!("1 operation failed: {first}"),
             errors => format!("{errors} operations failed, the first: {first}"),
         };
         failures.push(Failure { what, advice: advice(job.error) });
     }
-    if job.verify_errors != 0 {
-        let blocks =
-            if job.verify_errors == 1 { "1 block" } else { &format!("{} blocks", job.verify_errors) };
+    if job.outstanding != 0 {
+        let operations = number(job.outstanding, "operation");
         failures.push(Failure {
-            what: format!("{blocks} failed verification: the contents differ from what was written"),
+            what: format!("{operations} had not completed when the job was over, and were given up"),
+            advice: "Check that the target runs and can be reached (nvmf discover), and read its log; drain_timeout= waits \
+                longer after runtime.",
+        });
+    }
+    if job.verify_errors != 0 {
+        let blocks = number(job.verify_errors, "block");
+        let first = job.mismatch.as_deref().map_or_else(String::new, |first| format!("; the first: {first}"));
+        failures.push(Failure {
+            what: format!("{blocks} failed verification: the contents differ from what was written{first}"),
             advice: "Do not rely on the data or these figures. Check that nothing else writes to the device, then run \
             again with the same randseed and iodepth=1, numjobs=1. If it still fails, the device or its \
             provider loses or misplaces writes.",
         });
     }
     failures
+}
+
+/// `1 block`, `2 blocks`.
+fn number(count: u64, of: &str) -> String {
+    if count == 1 { format!("1 {of}") } else { format!("{count} {of}s") }
 }
 
 /// The system's message for an `errno`.

@@ -1,6 +1,6 @@
 //! fio's `normal` output: the text report of a run.
 
-use super::distribution::{BATCHES, BOUNDS, BOUNDS_MS, DEPTHS, Distribution, PERCENTILES, percent, percents};
+use super::distribution::{BATCHES, BOUNDS, BOUNDS_MS, DEPTHS, Distribution, percent, percents};
 use super::failure::{errno_text, failures};
 use super::number::{bytes_binary, bytes_decimal, count, date, latency_bound};
 use super::rates::{Spread, Total};
@@ -8,7 +8,7 @@ use crate::result::{Direction, JobResult, RunResult};
 use core::fmt::{self, Display, Formatter};
 use hdrhistogram::Histogram;
 
-/// Latencies that fio does not have: from when the rate limit had the operations start.
+/// Latencies that fio does not have: from when the job meant the operations to start.
 const SCHEDULED: &str = "scheduled lat";
 
 /// Displays a run in the form of fio's `--output-format=normal`. Dates are UTC.
@@ -18,6 +18,7 @@ pub struct Human<'a>(pub &'a RunResult);
 impl Display for Human<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let run = self.0;
+        interrupted_text(f, run)?;
         for job in &run.jobs {
             job_text(f, run, job)?;
         }
@@ -27,7 +28,8 @@ impl Display for Human<'_> {
         for group in groups {
             group_text(f, run, group)?;
         }
-        failed_text(f, run)
+        failed_text(f, run)?;
+        interrupted_text(f, run)
     }
 }
 
@@ -48,7 +50,8 @@ fn job_text(f: &mut Formatter<'_>, run: &RunResult, job: &JobResult) -> fmt::Res
         writeln!(f, "         {}", failure.advice)?;
     }
     for direction in Direction::ALL {
-        if job.directions[direction as usize].ios > 0 {
+        let d = &job.directions[direction as usize];
+        if d.ios > 0 || d.never_started > 0 {
             direction_text(f, run, job, direction)?;
         }
     }
@@ -56,7 +59,7 @@ fn job_text(f: &mut Formatter<'_>, run: &RunResult, job: &JobResult) -> fmt::Res
     if !job.sync.is_empty() {
         writeln!(f, "  fsync/fdatasync:")?;
         latency_line(f, "sync", &job.sync)?;
-        percentiles_text(f, "sync", &job.sync)?;
+        percentiles_text(f, "sync", &job.sync, &job.percentiles)?;
     }
     let time = job.elapsed.as_secs_f64() * f64::from(job.threads);
     writeln!(
@@ -77,6 +80,14 @@ fn job_text(f: &mut Formatter<'_>, run: &RunResult, job: &JobResult) -> fmt::Res
         "     issued rwts: total={read},{write},{trim},{} short=0,0,0,0 dropped=0,0,0,0",
         job.sync.len()
     )?;
+    if let Some(verified) = job.verified {
+        let run = verified.run.map_or_else(String::new, |run| format!(", run={run}"));
+        writeln!(
+            f,
+            "     verify    : blocks checked={}, wrong={}, skipped={}, not read back={}{run}",
+            verified.checked, job.verify_errors, verified.skipped, verified.not_read_back
+        )?;
+    }
     if let Some(t) = job.latency_target {
         writeln!(
             f,
@@ -113,11 +124,12 @@ fn direction_text(
         }
     }
     if !d.completion.is_empty() {
-        percentiles_text(f, "clat", &d.completion)?;
+        percentiles_text(f, "clat", &d.completion, &job.percentiles)?;
     }
     if !d.scheduled.is_empty() {
         latency_line(f, SCHEDULED, &d.scheduled)?;
-        percentiles_text(f, SCHEDULED, &d.scheduled)?;
+        percentiles_text(f, SCHEDULED, &d.scheduled, &job.percentiles)?;
+        writeln!(f, "    {SCHEDULED}: due={}, never started={}", d.scheduled.len(), d.never_started)?;
     }
     let bandwidth = Spread::kib_per_second(job, direction);
     if bandwidth.samples == 0 {
@@ -164,18 +176,23 @@ fn latency_line(f: &mut Formatter<'_>, name: &str, latencies: &Histogram<u64>) -
     )
 }
 
-fn percentiles_text(f: &mut Formatter<'_>, name: &str, latencies: &Histogram<u64>) -> fmt::Result {
-    let values = PERCENTILES.map(|p| latencies.value_at_percentile(p));
-    let (least, greatest) = (values[0], values[values.len() - 1]);
+fn percentiles_text(
+    f: &mut Formatter<'_>,
+    name: &str,
+    latencies: &Histogram<u64>,
+    percentiles: &[f64],
+) -> fmt::Result {
+    let values: Vec<u64> = percentiles.iter().map(|&p| latencies.value_at_percentile(p)).collect();
+    let (Some(&least), Some(&greatest)) = (values.first(), values.last()) else { return Ok(()) };
     let (unit, divisor) = match () {
         () if least > 2_000_000 && greatest > 99_999_999 => ("msec", 1_000_000),
         () if least > 2_000 && greatest > 99_999 => ("usec", 1_000),
         () => ("nsec", 1),
     };
-    let values = values.map(|value| value.div_ceil(divisor).to_string());
+    let values: Vec<String> = values.iter().map(|value| value.div_ceil(divisor).to_string()).collect();
     let width = values.iter().map(String::len).max().unwrap_or(0).max(5);
     writeln!(f, "    {name} percentiles ({unit}):")?;
-    for row in PERCENTILES.iter().zip(&values).collect::<Vec<_>>().chunks(4) {
+    for row in percentiles.iter().zip(&values).collect::<Vec<_>>().chunks(4) {
         let cells: Vec<String> =
             row.iter().map(|(p, value)| format!("{p:>5.2}th=[{value:>width$}]")).collect();
         let comma = if row.len() == 4 { "," } else { "" };
@@ -239,6 +256,15 @@ fn group_text(f: &mut Formatter<'_>, run: &RunResult, group: u32) -> fmt::Result
         )?;
     }
     Ok(())
+}
+
+/// Says first and last that the figures are not those of the whole run.
+fn interrupted_text(f: &mut Formatter<'_>, run: &RunResult) -> fmt::Result {
+    let Some(signal) = run.interrupted else { return Ok(()) };
+    writeln!(
+        f,
+        "INTERRUPTED by signal {signal}: the figures are of the time until then, and jobs or verification are missing"
+    )
 }
 
 /// Repeats the failures at the end, where the reader of a long output sees them.

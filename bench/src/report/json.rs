@@ -1,11 +1,13 @@
 //! fio's JSON: the same fields with the same types and order, so that programs that read fio's JSON can read this.
 //!
 //! Additional fields are `nvmf-bench version` and, for each job, `total_err` and `first_error` (fio writes these only
-//! with `continue_on_error`), `verify_errors`, `error_message`, and `samples` with the figures of each interval. With
-//! `rate` or `rate_iops`, each direction has `scheduled_lat_ns`: the latencies from when the rate had the operations
-//! start, which include the wait for those before them. fio's own (`lat_ns`) begin at the actual start.
+//! with `continue_on_error`), `error_message`, `outstanding_ios`, `verify_errors`, `verify` with the numbers of blocks that
+//! were checked or not, and `samples` with the figures of each interval; `interrupted` says whether a signal ended the run. With
+//! `rate` or `rate_iops`, each direction has `scheduled_lat_ns`: the latencies from when the job meant the operations to
+//! start, which include the wait for those before them. fio's own (`lat_ns`) begin at the actual start. Operations that
+//! were due and never started are among them with their wait until the end; `never_started_ios` is their number.
 
-use super::distribution::{BATCHES, BOUNDS, BOUNDS_MS, DEPTHS, Distribution, PERCENTILES, percent, percents};
+use super::distribution::{BATCHES, BOUNDS, BOUNDS_MS, DEPTHS, Distribution, percent, percents};
 use super::number::{date, since_epoch};
 use super::rates::{Spread, Total};
 use crate::result::{Direction, JobResult, RunResult, Sample};
@@ -15,9 +17,9 @@ use serde_json::{Map, Value, json};
 /// The version of fio with this form of JSON; parsers use it to choose the form.
 const FIO_VERSION: &str = "fio-3.33";
 
-/// The run in the form of fio's `--output-format=json`. `time` is UTC.
+/// The run in the form of fio's `--output-format=json`, or of its `json+`, which adds `bins`. `time` is UTC.
 #[must_use]
-pub fn document(run: &RunResult) -> Value {
+pub fn document(run: &RunResult, with_bins: bool) -> Value {
     let finished = since_epoch(run.finished);
     let mut document = json!({
         "fio version": FIO_VERSION,
@@ -25,16 +27,17 @@ pub fn document(run: &RunResult) -> Value {
         "timestamp": finished.as_secs(),
         "timestamp_ms": milliseconds(finished),
         "time": date(run.finished),
+        "interrupted": run.interrupted.is_some(),
         "global options": options(&run.global),
     });
-    document["jobs"] = run.jobs.iter().map(|job| job_object(run, job)).collect();
+    document["jobs"] = run.jobs.iter().map(|job| job_object(run, job, with_bins)).collect();
     // fio reports this machine's disks; most engines here use remote ones.
     document["disk_util"] = json!([]);
     document
 }
 
-fn job_object(run: &RunResult, job: &JobResult) -> Value {
-    let direction = |direction| direction_object(run, job, direction);
+fn job_object(run: &RunResult, job: &JobResult, with_bins: bool) -> Value {
+    let direction = |direction| direction_object(run, job, direction, with_bins);
     let thread_time = job.elapsed.as_secs_f64() * f64::from(job.threads);
     let distribution = Distribution::of(job);
     let target = job.latency_target;
@@ -45,14 +48,14 @@ fn job_object(run: &RunResult, job: &JobResult) -> Value {
         "groupid": job.group,
         "job_start": milliseconds(since_epoch(job.started)),
         "error": job.error,
-        "error_message": job.message,
+        "error_message": job.message.as_ref().or(job.mismatch.as_ref()),
         "eta": 0,
         "elapsed": job.elapsed.as_secs_f64().ceil() as u64,
         "job options": options(&job.options),
         "read": direction(Direction::Read),
         "write": direction(Direction::Write),
         "trim": direction(Direction::Trim),
-        "sync": { "total_ios": job.sync.len(), "lat_ns": latencies(&job.sync, true) },
+        "sync": { "total_ios": job.sync.len(), "lat_ns": latencies(&job.sync, &job.percentiles, with_bins) },
         "job_runtime": milliseconds(job.elapsed) * u64::from(job.threads),
         "usr_cpu": percent(job.cpu.user.as_secs_f64(), thread_time),
         "sys_cpu": percent(job.cpu.system.as_secs_f64(), thread_time),
@@ -71,12 +74,20 @@ fn job_object(run: &RunResult, job: &JobResult) -> Value {
         "latency_window": target.map_or(0, |t| t.window.as_micros() as u64),
         "total_err": job.errors,
         "first_error": job.error,
+        "outstanding_ios": job.outstanding,
         "verify_errors": job.verify_errors,
+        "verify": job.verified.map(|verified| json!({
+            "blocks_checked": verified.checked,
+            "blocks_skipped": verified.skipped,
+            "blocks_not_read_back": verified.not_read_back,
+            "run": verified.run,
+        })),
         "samples": job.samples.iter().map(sample).collect::<Value>(),
     })
 }
 
-fn direction_object(run: &RunResult, job: &JobResult, direction: Direction) -> Value {
+fn direction_object(run: &RunResult, job: &JobResult, direction: Direction, with_bins: bool) -> Value {
+    let latencies = |histogram| latencies(histogram, &job.percentiles, with_bins);
     let d = &job.directions[direction as usize];
     let bandwidth = Spread::kib_per_second(job, direction);
     let iops = Spread::iops(job, direction);
@@ -93,10 +104,10 @@ fn direction_object(run: &RunResult, job: &JobResult, direction: Direction) -> V
         "total_ios": d.ios,
         "short_ios": 0,
         "drop_ios": 0,
-        "slat_ns": latencies(&d.submission, false),
-        "clat_ns": latencies(&d.completion, true),
-        // fio has percentiles of the total latency only with `lat_percentiles`.
-        "lat_ns": latencies(&d.total, true),
+        "slat_ns": latencies(&d.submission),
+        "clat_ns": latencies(&d.completion),
+        // fio has percentiles of these only with `slat_percentiles` and `lat_percentiles`.
+        "lat_ns": latencies(&d.total),
         "bw_min": bandwidth.min as u64,
         "bw_max": bandwidth.max as u64,
         "bw_agg": percent(bandwidth.mean, group).min(100.0),
@@ -110,12 +121,13 @@ fn direction_object(run: &RunResult, job: &JobResult, direction: Direction) -> V
         "iops_samples": iops.samples,
     });
     if !d.scheduled.is_empty() {
-        object["scheduled_lat_ns"] = latencies(&d.scheduled, true);
+        object["scheduled_lat_ns"] = latencies(&d.scheduled);
+        object["never_started_ios"] = json!(d.never_started);
     }
     object
 }
 
-fn latencies(latencies: &Histogram<u64>, with_percentiles: bool) -> Value {
+fn latencies(latencies: &Histogram<u64>, percentiles: &[f64], with_bins: bool) -> Value {
     let mut object = json!({
         "min": latencies.min(),
         "max": latencies.max(),
@@ -123,9 +135,16 @@ fn latencies(latencies: &Histogram<u64>, with_percentiles: bool) -> Value {
         "stddev": latencies.stdev(),
         "N": latencies.len(),
     });
-    if with_percentiles && !latencies.is_empty() {
-        let value = |p: f64| (format!("{p:.6}"), json!(latencies.value_at_percentile(p)));
-        object["percentile"] = Value::Object(PERCENTILES.into_iter().map(value).collect());
+    if !latencies.is_empty() {
+        let value = |&p: &f64| (format!("{p:.6}"), json!(latencies.value_at_percentile(p)));
+        object["percentile"] = Value::Object(percentiles.iter().map(value).collect());
+    }
+    if with_bins {
+        let bins = latencies.iter_recorded().map(|bin| {
+            let middle = latencies.median_equivalent(bin.value_iterated_to());
+            (middle.to_string(), json!(bin.count_since_last_iteration()))
+        });
+        object["bins"] = Value::Object(bins.collect());
     }
     object
 }

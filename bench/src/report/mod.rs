@@ -24,6 +24,9 @@ pub enum Format {
     Human,
     /// fio's JSON.
     Json,
+    /// fio's JSON with the bins of every histogram.
+    #[value(name = "json+")]
+    JsonPlus,
     /// A self-contained HTML page with plots.
     Html,
 }
@@ -47,9 +50,10 @@ pub fn write(format: Format, runs: &[(String, RunResult)], out: &mut dyn io::Wri
                 write!(out, "{}", human::Human(run))?;
             }
         }
-        Format::Json => {
+        Format::Json | Format::JsonPlus => {
             for (_, run) in runs {
-                serde_json::to_writer_pretty(&mut *out, &json::document(run))?;
+                let document = json::document(run, format == Format::JsonPlus);
+                serde_json::to_writer_pretty(&mut *out, &document)?;
                 writeln!(out)?;
             }
         }

@@ -16,25 +16,24 @@ pub(super) struct Spread {
 impl Spread {
     /// The statistics of counts, each of a span of time: a long one weighs more, so that the mean is the count of the
     /// whole time.
-    fn of(counts: impl Iterator<Item = (f64, Duration)> + Clone) -> Self {
-        let samples = counts.clone().filter(|(_, time)| !time.is_zero()).map(|(count, time)| {
-            let time = time.as_secs_f64();
-            (count / time, time)
-        });
-        let number = samples.clone().count();
-        if number == 0 {
+    fn of(counts: impl Iterator<Item = (f64, Duration)>) -> Self {
+        let samples: Vec<(f64, f64)> = counts
+            .filter(|(_, time)| !time.is_zero())
+            .map(|(count, time)| (count / time.as_secs_f64(), time.as_secs_f64()))
+            .collect();
+        if samples.is_empty() {
             return Self::default();
         }
-        let time: f64 = samples.clone().map(|(_, time)| time).sum();
-        let mean = samples.clone().map(|(rate, time)| rate * time).sum::<f64>() / time;
-        let squares: f64 = samples.clone().map(|(rate, time)| (rate - mean).powi(2) * time).sum();
-        let (number, rates) = (number as f64, samples.map(|(rate, _)| rate));
+        let time: f64 = samples.iter().map(|(_, time)| time).sum();
+        let mean = samples.iter().map(|(rate, time)| rate * time).sum::<f64>() / time;
+        let squares: f64 = samples.iter().map(|(rate, time)| (rate - mean).powi(2) * time).sum();
+        let (number, rates) = (samples.len() as f64, samples.iter().map(|(rate, _)| *rate));
         Self {
             min: rates.clone().fold(f64::INFINITY, f64::min),
             max: rates.fold(0.0, f64::max),
             mean,
             deviation: if number > 1.0 { (squares / time * number / (number - 1.0)).sqrt() } else { 0.0 },
-            samples: number as u64,
+            samples: samples.len() as u64,
         }
     }
 
@@ -51,9 +50,8 @@ impl Spread {
 
 /// The samples of the phases that a direction is used in: nothing is written while written blocks are read back.
 fn samples(job: &JobResult, direction: Direction) -> impl Iterator<Item = &Sample> + Clone {
-    let is_used = |reads_back| {
-        job.samples.iter().any(|s| s.reads_back == reads_back && s.ios[direction as usize] > 0)
-    };
+    let is_used =
+        |reads_back| job.samples.iter().any(|s| s.reads_back == reads_back && s.ios[direction as usize] > 0);
     let used = [false, true].map(is_used);
     job.samples.iter().filter(move |s| used[usize::from(s.reads_back)])
 }

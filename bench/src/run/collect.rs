@@ -180,7 +180,8 @@ mod tests {
             }
             collector.add(&mut rest(Duration::from_millis(at), Duration::from_millis(length)));
             collector.on_thread_ended(0);
-            let lengths: Vec<u128> = collector.samples.iter().map(|sample| sample.length.as_millis()).collect();
+            let lengths: Vec<u128> =
+                collector.samples.iter().map(|sample| sample.length.as_millis()).collect();
             assert_eq!(lengths, expected);
         }
     }

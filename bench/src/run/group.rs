@@ -11,7 +11,17 @@ pub(super) fn merge(into: &mut JobResult, other: &JobResult) {
         into.message.clone_from(&other.message);
     }
     into.errors += other.errors;
+    into.outstanding += other.outstanding;
     into.verify_errors += other.verify_errors;
+    if into.mismatch.is_none() {
+        into.mismatch.clone_from(&other.mismatch);
+    }
+    if let (Some(into), Some(other)) = (&mut into.verified, other.verified) {
+        into.checked += other.checked;
+        into.skipped += other.skipped;
+        into.not_read_back += other.not_read_back;
+        into.run = into.run.or(other.run);
+    }
     into.elapsed = into.elapsed.max(other.elapsed);
     for (into, other) in into.directions.iter_mut().zip(&other.directions) {
         merge_direction(into, other);
@@ -38,6 +48,7 @@ pub(super) fn merge(into: &mut JobResult, other: &JobResult) {
 fn merge_direction(into: &mut DirectionResult, other: &DirectionResult) {
     into.ios += other.ios;
     into.bytes += other.bytes;
+    into.never_started += other.never_started;
     into.runtime = into.runtime.max(other.runtime);
     add(&mut into.submission, &other.submission);
     add(&mut into.completion, &other.completion);

@@ -20,9 +20,10 @@ impl Interrupt {
         Ok(Self(SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?))
     }
 
-    /// Whether a signal has arrived since the last call.
+    /// The signal that has arrived since the last call, if one has.
     #[must_use]
-    pub fn came(&self) -> bool {
-        matches!(self.0.read_signal(), Ok(Some(_)))
+    pub fn came(&self) -> Option<i32> {
+        let signal = self.0.read_signal().ok().flatten()?;
+        i32::try_from(signal.ssi_signo).ok()
     }
 }

@@ -93,12 +93,12 @@ pub fn run(plan: &Plan, settings: &Settings, interrupt: &Interrupt) -> Result<Ru
     let read_only = !plan.jobs.iter().any(|job| job.options.rw.writes || job.options.rw.trims);
     let mut disks = HashMap::new();
     let mut jobs: Vec<JobResult> = Vec::new();
-    let mut interrupted = false;
-    for stage in stages(plan) {
-        let (ended, was_interrupted) = run_stage(&stage, read_only, &mut disks, settings, interrupt)?;
-        jobs.extend(ended);
-        interrupted |= was_interrupted;
-        if interrupted {
+    let mut interrupted = None;
+    for (stage, number) in stages(plan).iter().zip(0..) {
+        let (ended, signal) = run_stage(stage, read_only, &mut disks, settings, interrupt)?;
+        jobs.extend(ended.into_iter().map(|job| JobResult { stage: number, ..job }));
+        interrupted = signal;
+        if interrupted.is_some() {
             break;
         }
     }
@@ -133,14 +133,14 @@ fn stages(plan: &Plan) -> Vec<Vec<ThreadPlan<'_>>> {
     stages
 }
 
-/// Runs the threads of one stage; the second value is whether a signal ended it.
+/// Runs the threads of one stage; the second value is the signal that ended it, if one did.
 fn run_stage(
     stage: &[ThreadPlan<'_>],
     read_only: bool,
     disks: &mut HashMap<String, Disk>,
     settings: &Settings,
     interrupt: &Interrupt,
-) -> Result<(Vec<JobResult>, bool), RunError> {
+) -> Result<(Vec<JobResult>, Option<i32>), RunError> {
     let mut thread_disks = Vec::new();
     for thread in stage {
         thread_disks.push(match thread.job.options.engine() {
@@ -180,37 +180,49 @@ fn run_stage(
             channels.push(ThreadChannels { go, back });
         }
         drop(out);
-        for _ in 0..stage.len() {
-            // A thread that sends nothing has panicked; the scope propagates the panic.
-            if let Ok(Message::Ready(ready)) = messages.recv() {
-                ready?;
+        let mut interrupted = None;
+        let mut waits = stage.len();
+        while waits > 0 {
+            match messages.recv_timeout(POLL_INTERVAL) {
+                Ok(Message::Ready(ready)) => {
+                    ready?;
+                    waits -= 1;
+                }
+                Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) => on_signal(&mut interrupted, interrupt, &stop),
+                // Threads that send nothing have panicked; the scope propagates the panic.
+                Err(RecvTimeoutError::Disconnected) => break,
             }
+        }
+        if interrupted.is_some() {
+            return Ok((Vec::new(), interrupted));
         }
         let clock = Instant::now();
         for channel in &channels {
             let _ = channel.go.send(clock);
         }
         let mut stage_run = StageRun::new(stage, channels, settings);
-        let mut interrupted = false;
         loop {
             match messages.recv_timeout(POLL_INTERVAL) {
                 Ok(message) => stage_run.on_message(message),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            if interrupt.came() {
-                if interrupted {
-                    stage_run.progress.clear();
-                    std::process::exit(130);
-                }
-                interrupted = true;
-                stop.store(true, Ordering::Relaxed);
-            }
+            on_signal(&mut interrupted, interrupt, &stop);
             stage_run.progress.show(stage_run.running);
         }
         stage_run.progress.clear();
         Ok((stage_run.finish(), interrupted))
     })
+}
+
+/// Stops the threads at the first signal, and the program at the second.
+fn on_signal(interrupted: &mut Option<i32>, interrupt: &Interrupt, stop: &AtomicBool) {
+    let Some(signal) = interrupt.came() else { return };
+    if interrupted.replace(signal).is_some() {
+        std::process::exit(128 + signal);
+    }
+    stop.store(true, Ordering::Relaxed);
 }
 
 /// Channels to a thread.

@@ -95,7 +95,7 @@ pub(super) fn drive<E: Engine>(
     })?;
     let verification = options.verify.clone().map(|content| {
         let unit = options.verify_unit();
-        let stamp = Stamp::new(options.randseed, content, unit as usize);
+        let stamp = Stamp::new(options.stamp(), content, unit as usize);
         Verification::new(stamp, generator.region(), unit, options.rw.writes)
     });
     let wait = || link.out.send(Message::Ready(Ok(()))).ok().and_then(|()| link.go.recv().ok());
@@ -121,18 +121,22 @@ pub(super) fn drive<E: Engine>(
     let (elapsed, cpu) = record.finish(outcome.now);
     let mut engine = outcome.engine;
     engine.close();
-    let message = outcome.error.map(|error| error.to_string()).or(outcome.wrong);
     let result = JobResult {
         name: plan.job.name.clone(),
         group: plan.group,
+        stage: 0,
         threads: 1,
         // EILSEQ, as in fio, if only verification failed.
         error: outcome
             .error
             .map_or(if record.verify_errors > 0 { nix::errno::Errno::EILSEQ as i32 } else { 0 }, errno),
-        message,
+        message: outcome.error.map(|error| error.to_string()),
         errors: record.errors,
+        outstanding: outcome.outstanding,
         verify_errors: record.verify_errors,
+        mismatch: outcome.wrong,
+        verified: outcome.verified,
+        percentiles: options.percentile_list.clone(),
         options: plan.job.given.clone(),
         engine: options.engine().name().to_owned(),
         iodepth: options.iodepth,
@@ -195,7 +199,7 @@ fn has_writes(rw: Access) -> bool {
 fn buffers(options: &JobOptions, slot_len: usize, stream: u64) -> Result<Memory, EngineError> {
     let refused = |error: nvmf_memory::OutOfMemory| EngineError::Option(error.to_string());
     let memory = Memory::alloc(slot_len * options.iodepth as usize).map_err(refused)?;
-    let mut random = Random::new(options.randseed, !stream);
+    let mut random = Random::new(options.seed(), !stream);
     let mut page = [0; 4096];
     for at in (0..memory.len()).step_by(page.len()) {
         // Zeroes are written, too: pages that were never written are all mapped to the shared zero page and fault at

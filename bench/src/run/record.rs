@@ -99,6 +99,7 @@ impl<'a, M> Record<'a, M> {
         for direction in &mut self.directions {
             direction.ios = 0;
             direction.bytes = 0;
+            direction.never_started = 0;
             direction.runtime = Duration::ZERO;
             direction.histograms_mut().into_iter().for_each(Histogram::reset);
         }
@@ -169,6 +170,21 @@ impl<'a, M> Record<'a, M> {
         self.interval.ios[direction as usize] += 1;
         self.interval.bytes[direction as usize] += u64::from(bytes);
         self.interval.latencies.saturating_record(total);
+    }
+
+    /// Records operations that were due and never started, with the time that they waited until the end.
+    pub(super) fn never_started(&mut self, direction: Direction, waited: u64, number: u64) {
+        let result = &mut self.directions[direction as usize];
+        result.never_started += number;
+        result.scheduled.saturating_record_n(waited.max(1), number);
+    }
+
+    /// Records an operation that was given up, if a rate had it start.
+    pub(super) fn given_up(&mut self, direction: Direction, due: Option<u64>, now: u64) {
+        if let Some(due) = due {
+            let scheduled = &mut self.directions[direction as usize].scheduled;
+            scheduled.saturating_record(now.saturating_sub(due).max(1));
+        }
     }
 
     /// Records a sync that succeeded.

@@ -26,6 +26,10 @@ enum Fault {
     Misplace,
     /// The write fails.
     Fail,
+    /// All writes are acknowledged but not executed.
+    LoseAll,
+    /// The operation never completes, whatever it is.
+    Hang,
 }
 
 /// A disk that injects a fault into one write.
@@ -49,11 +53,18 @@ impl Backend for CorruptingEngine {
     }
 
     fn submit(&mut self, tag: Tag, device: DeviceId, mut op: BlockOp) -> Result<(), Full> {
+        if matches!(self.fault, Fault::Hang) {
+            self.writes += 1;
+            if self.writes == self.victim {
+                return Ok(());
+            }
+        }
         if let BlockOp::Write { range, from, .. } = &mut op {
             self.writes += 1;
             match self.fault {
+                Fault::LoseAll => op = BlockOp::Flush,
                 _ if self.writes != self.victim => {}
-                Fault::None => {}
+                Fault::None | Fault::Hang => {}
                 Fault::Flip => {
                     let mut byte = [0];
                     self.memory[0].read(from.offset + 100, &mut byte);
@@ -92,16 +103,22 @@ impl Engine for CorruptingEngine {
 
 /// Runs a job with these options on 64 blocks of 4 KiB.
 fn run(options: &[(&str, &str)], fault: Fault, victim: u32) -> JobResult {
+    let disk = Disk::open(&DiskSpec::Memory { size: 64 * 4096 }, None, false).unwrap();
+    run_on(&disk, 1, options, fault, victim)
+}
+
+/// Runs a job with these options on a disk, as the run of this number.
+fn run_on(disk: &Disk, number: u64, options: &[(&str, &str)], fault: Fault, victim: u32) -> JobResult {
     let given = options.iter().map(|(name, value)| Given {
         name: (*name).to_owned(),
         value: (*value).to_owned(),
         place: String::new(),
     });
     let section = Section { name: "job".to_owned(), options: given.collect() };
-    let plan = Plan::new(&[section], &[]).unwrap();
-    let disk = Disk::open(&DiskSpec::Memory { size: 64 * 4096 }, None, false).unwrap();
+    let mut plan = Plan::new(&[section], &[]).unwrap();
+    plan.number(number);
     let job = &plan.jobs[0];
-    let disk = Local::new(&disk, job.options.iodepth).unwrap();
+    let disk = Local::new(disk, job.options.iodepth).unwrap();
     let corrupting =
         CorruptingEngine { disk, fault, victim, writes: 0, memory: Vec::new(), failed: Vec::new() };
     let ((out, messages), (go, gone), (back, used)) = (channel(), channel(), channel());
@@ -155,7 +172,7 @@ fn injected_faults_are_reported_by_kind() {
     ] {
         let options = if victim == 10 { VERIFIED.to_vec() } else { twice.clone() };
         let result = run(&options, fault, victim);
-        let message = result.message.unwrap_or_default();
+        let message = result.mismatch.unwrap_or_default();
         assert!(
             result.verify_errors > 0 && result.error != 0 && message.contains(words),
             "{words}: {message}"
@@ -218,4 +235,50 @@ fn scheduled_latency_is_recorded_with_a_rate_only() {
     assert!(read.scheduled.min() >= read.total.min() && read.scheduled.max() >= read.total.max());
     let unlimited = run(&[("rw", "read")], Fault::None, 0);
     assert!(unlimited.directions[0].scheduled.is_empty());
+}
+
+#[test]
+fn writes_that_are_all_lost_are_told_from_those_of_an_earlier_run() {
+    let disk = Disk::open(&DiskSpec::Memory { size: 64 * 4096 }, None, false).unwrap();
+    let first = run_on(&disk, 1, &VERIFIED, Fault::None, 0);
+    assert_eq!(
+        (first.verify_errors, first.verified.map(|it| (it.checked, it.run))),
+        (0, Some((64, Some(1))))
+    );
+    let second = run_on(&disk, 2, &VERIFIED, Fault::LoseAll, 0);
+    let message = second.mismatch.unwrap_or_default();
+    assert_eq!(second.verify_errors, 64, "{message}");
+    assert!(message.contains("stale: it is of another run or job, 1; this one's number is 2"), "{message}");
+    // With a seed the runs are the same, as asked for.
+    let seeded = [&VERIFIED[..], &[("randseed", "7")]].concat();
+    assert_eq!(run_on(&disk, 3, &seeded, Fault::None, 0).verify_errors, 0);
+    assert_eq!(run_on(&disk, 4, &seeded, Fault::LoseAll, 0).verify_errors, 0);
+}
+
+#[test]
+fn blocks_that_were_not_checked_are_counted() {
+    let result = run(&[("rw", "randrw"), ("verify", "crc32c"), ("norandommap", "1")], Fault::None, 0);
+    let verified = result.verified.unwrap();
+    assert_eq!(verified.checked + verified.skipped, result.directions[0].ios);
+    assert!(verified.skipped > 0, "what the job has not written itself");
+    assert_eq!(verified.not_read_back, 0);
+    let result = run(&[&VERIFIED[..], &[("continue_on_error", "none")]].concat(), Fault::Fail, 20);
+    assert!(result.verified.unwrap().not_read_back > 0);
+}
+
+#[test]
+fn operation_that_never_completes_ends_with_the_runtime() {
+    let limits =
+        [("runtime", "200ms"), ("time_based", "1"), ("drain_timeout", "50ms"), ("rate_iops", "1000")];
+    let result = run(&[&[("rw", "randread"), ("iodepth", "2")], &limits[..]].concat(), Fault::Hang, 20);
+    assert_eq!((result.outstanding, result.error), (1, nix::errno::Errno::ETIMEDOUT as i32));
+    assert!(result.elapsed >= Duration::from_millis(250));
+    let read = &result.directions[0];
+    assert_eq!(read.scheduled.len(), read.ios + read.never_started + 1, "none is left out");
+    assert!(
+        read.scheduled.max() >= 200_000_000,
+        "it waited for as long as anybody knows: {}",
+        read.scheduled.max()
+    );
+    assert_eq!(read.scheduled.len(), 200);
 }

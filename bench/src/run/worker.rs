@@ -1,12 +1,14 @@
 //! The loop of a job's thread: submit, flush, poll.
 
+mod ending;
+
 use super::depth_search::DepthSearch;
 use super::record::{Record, Times};
 use super::source::{Next, Source};
 use crate::engine::Engine;
 use crate::job::{JobOptions, Poll};
 use crate::message::say;
-use crate::result::Direction;
+use crate::result::{Direction, Verified};
 use crate::verify::Verification;
 use crate::workload::{Operation, Random};
 use core::time::Duration;
@@ -18,8 +20,6 @@ use std::time::Instant;
 
 /// The longest sleep, so that the thread notices in time that the run should stop.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
-/// Longest wait for outstanding operations after an interrupt, in nanoseconds.
-const STOP_TIMEOUT: u64 = 2_000_000_000;
 /// Completions per poll.
 const COMPLETIONS_AT_ONCE: usize = 256;
 /// Verification errors that are reported individually.
@@ -74,6 +74,10 @@ pub(super) struct Worker<'a, E: Engine, M> {
     spin: Spin,
     ramp_ends: Option<u64>,
     stopped_at: Option<u64>,
+    /// Longest wait for what is outstanding at the end of `runtime`, in nanoseconds.
+    drain_timeout: u64,
+    /// When the last completion came.
+    last_end: u64,
     ended: bool,
     first_error: Option<BlockError>,
     first_wrong: Option<String>,
@@ -85,6 +89,9 @@ pub(super) struct Outcome<'a, E, M> {
     pub(super) record: Record<'a, M>,
     pub(super) error: Option<BlockError>,
     pub(super) wrong: Option<String>,
+    /// Operations that did not complete.
+    pub(super) outstanding: u64,
+    pub(super) verified: Option<Verified>,
     pub(super) latency_depth: u32,
     pub(super) now: u64,
 }
@@ -111,11 +118,13 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
             batch_len: options.batch_submit() as usize,
             low: options.iodepth_low.map_or(low, |least| low.min(least as usize)),
             search: options.latency_search().map(|target| DepthSearch::new(target, options.iodepth)),
-            refill: refill.then(|| (Random::new(options.randseed, u64::MAX), vec![0; parts.slot_len])),
+            refill: refill.then(|| (Random::new(options.seed(), u64::MAX), vec![0; parts.slot_len])),
             wake_at: None,
             spin: Spin::new(),
             ramp_ends: None,
             stopped_at: None,
+            drain_timeout: u64::try_from(options.drain_timeout.as_nanos()).unwrap_or(u64::MAX),
+            last_end: 0,
             ended: false,
             first_error: None,
             first_wrong: None,
@@ -138,11 +147,18 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
         self.ramp_ends = (ramp > 0).then(|| now.saturating_add(ramp));
         while !self.turn() {}
         let now = self.now();
+        let outstanding = self.give_up(now);
+        let record = &mut self.parts.record;
+        self.parts.source.never_started(|direction, waited, number| {
+            record.never_started(direction, waited, number);
+        });
         Outcome {
             engine: self.parts.engine,
             record: self.parts.record,
             error: self.first_error,
             wrong: self.first_wrong,
+            outstanding,
+            verified: self.parts.verification.as_ref().map(|v| v.verified(self.parts.source.read_back_to())),
             latency_depth: self.search.as_ref().map_or(0, DepthSearch::held),
             now,
         }
@@ -159,8 +175,9 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
     /// Submits, takes completions, or waits; `true` when the job is done.
     fn turn(&mut self) -> bool {
         if self.stop.load(Ordering::Relaxed) && self.stopped_at.is_none() {
-            self.stopped_at = Some(self.now());
-            self.parts.source.stop();
+            let now = self.now();
+            self.stopped_at = Some(now);
+            self.parts.source.stop(now);
         }
         let submitted = self.in_flight() <= self.low && self.submit();
         let ended = self.reap();
@@ -261,7 +278,7 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
                         .for_each(|word| *word = random.next_u64().to_le_bytes());
                     parts.memory.write(at, bytes);
                 }
-                BlockOp::Write { range, from: buffer, fua: false }
+                BlockOp::Write { range, from: buffer, fua: self.options.sync }
             }
         }
     }
@@ -273,6 +290,7 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
         let any = !completions.is_empty();
         if any {
             let ended = self.now();
+            self.last_end = ended;
             self.parts.record.batch_completed(completions.len());
             for completion in completions.drain(..) {
                 self.end(completion, ended);
@@ -294,7 +312,7 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
         if let Some(search) = &mut self.search {
             search.tick(now);
             if search.over() {
-                self.parts.source.stop();
+                self.parts.source.stop(now);
             }
         }
     }
@@ -307,11 +325,11 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
         let Some(operation) = slot.operation else {
             match completion.result {
                 Ok(()) => self.parts.record.synced(times),
-                Err(error) => self.on_error(error),
+                Err(error) => self.on_error(error, ended),
             }
             return;
         };
-        self.verify(&operation, index, completion.result.is_ok());
+        self.verify(&operation, index, completion.result.is_ok(), ended);
         match completion.result {
             Ok(()) => {
                 self.parts.record.completed(operation.direction, operation.len, times);
@@ -319,19 +337,19 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
                     search.on_latency(times.ended - times.begun);
                 }
             }
-            Err(error) => self.on_error(error),
+            Err(error) => self.on_error(error, ended),
         }
     }
 
-    fn on_error(&mut self, error: BlockError) {
+    fn on_error(&mut self, error: BlockError, now: u64) {
         self.parts.record.errors += 1;
         self.first_error.get_or_insert(error);
         if !self.options.continue_on_error {
-            self.parts.source.stop();
+            self.parts.source.stop(now);
         }
     }
 
-    fn verify(&mut self, operation: &Operation, index: u32, well: bool) {
+    fn verify(&mut self, operation: &Operation, index: u32, well: bool, now: u64) {
         let Some(verification) = &mut self.parts.verification else { return };
         match operation.direction {
             Direction::Write => verification.on_written(operation, well),
@@ -346,7 +364,7 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
                     first.get_or_insert_with(|| format!("the block at byte {address}: {wrong}"));
                 });
                 if self.first_wrong.is_some() && self.options.verify_fatal {
-                    self.parts.source.stop();
+                    self.parts.source.stop(now);
                 }
             }
             _ => verification.release(operation),
@@ -356,7 +374,7 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
     /// Waits because there is nothing to do; `true` if outstanding operations are given up.
     fn idle(&mut self) -> bool {
         let now = self.now();
-        if self.stopped_at.is_some_and(|at| now - at > STOP_TIMEOUT) {
+        if self.in_flight() > 0 && self.waited_enough(now) {
             self.first_error.get_or_insert(BlockError::Aborted);
             return true;
         }

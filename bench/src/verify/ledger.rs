@@ -90,16 +90,27 @@ impl Ledger {
     /// The first run of blocks with known contents at or after `from`, of at most `most` bytes: (address, bytes).
     #[must_use]
     pub fn written_from(&self, from: u64, most: u32) -> Option<(u64, u32)> {
-        let known = |block: &u32| *block & !BUSY != 0 && *block & !BUSY != UNKNOWN;
         let from = self.index(from).min(self.blocks.len());
-        let first = from + self.blocks[from..].iter().position(known)?;
+        let first = from + self.blocks[from..].iter().position(is_known)?;
         let run = self.blocks[first..]
             .iter()
-            .take_while(|block| known(block))
+            .take_while(|block| is_known(block))
             .take((u64::from(most) / self.unit) as usize);
         let len = run.count() as u64 * self.unit;
         Some((self.region.offset + first as u64 * self.unit, u32::try_from(len).ok()?))
     }
+
+    /// The number of blocks with known contents at or after `from`.
+    #[must_use]
+    pub fn written_behind(&self, from: u64) -> u64 {
+        let from = usize::try_from((from - self.region.offset) / self.unit).unwrap_or(usize::MAX);
+        self.blocks[from.min(self.blocks.len())..].iter().filter(|block| is_known(block)).count() as u64
+    }
+}
+
+/// Whether the contents of a block are known.
+fn is_known(block: &u32) -> bool {
+    !matches!(*block & !BUSY, 0 | UNKNOWN)
 }
 
 #[cfg(test)]
@@ -123,6 +134,7 @@ mod tests {
         assert_eq!(ledger.written_from(4096, 4096), Some((4608, 1024)));
         assert_eq!(ledger.written_from(5120, 4096), Some((5120, 512)));
         assert_eq!(ledger.written_from(5632, 4096), None);
+        assert_eq!([4096, 5120, 5632, 4096 + 16 * 512].map(|from| ledger.written_behind(from)), [2, 1, 0, 0]);
         ledger.forget(&second);
         assert_eq!(ledger.written_from(4096, 4096), Some((4608, 512)));
     }

@@ -2,7 +2,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `stamp` | the verification header of a block: address, generation, seed, checksum |
+//! | `stamp` | the verification header of a block: address, generation, run, checksum |
 //! | `ledger` | the expected generation of each block |
 
 mod ledger;
@@ -11,6 +11,7 @@ mod stamp;
 pub use ledger::Ledger;
 pub use stamp::{Mismatch, Stamp};
 
+use crate::result::Verified;
 use crate::workload::{Operation, Region};
 use nvmf_memory::Memory;
 
@@ -23,13 +24,16 @@ pub struct Verification {
     block: Vec<u8>,
     /// The job writes, so it checks only blocks that it has written itself.
     only_own: bool,
+    checked: u64,
+    skipped: u64,
 }
 
 impl Verification {
     /// Verifies a region in blocks of `unit` bytes.
     #[must_use]
     pub fn new(stamp: Stamp, region: Region, unit: u32, only_own: bool) -> Self {
-        Self { stamp, ledger: Ledger::new(region, unit), block: vec![0; unit as usize], only_own }
+        let (ledger, block) = (Ledger::new(region, unit), vec![0; unit as usize]);
+        Self { stamp, ledger, block, only_own, checked: 0, skipped: 0 }
     }
 
     /// Claims the operation's blocks; `false` if it must wait for another operation on the same blocks.
@@ -68,8 +72,10 @@ impl Verification {
             let address = operation.offset + from as u64;
             let generation = self.ledger.generation(address);
             if generation.is_none() && self.only_own {
+                self.skipped += 1;
                 continue;
             }
+            self.checked += 1;
             memory.read(at + from, &mut self.block);
             if let Err(reason) = self.stamp.check(&self.block, address, generation) {
                 wrong(address, reason);
@@ -86,5 +92,12 @@ impl Verification {
     #[must_use]
     pub fn written_from(&self, from: u64, most: u32) -> Option<(u64, u32)> {
         self.ledger.written_from(from, most)
+    }
+
+    /// What was verified. `read_back_to`: the address up to which what was written has been read back, if that was due.
+    #[must_use]
+    pub fn verified(&self, read_back_to: Option<u64>) -> Verified {
+        let not_read_back = read_back_to.map_or(0, |address| self.ledger.written_behind(address));
+        Verified { checked: self.checked, skipped: self.skipped, not_read_back, run: self.stamp.run() }
     }
 }

@@ -80,7 +80,7 @@ impl Generator {
         let unit = u64::from(options.bs_least());
         let units = region.len.checked_div(unit).filter(|&units| units > 0)?;
         let region = Region { len: units * unit, ..region };
-        let mut random = Random::new(options.randseed, stream);
+        let mut random = Random::new(options.seed(), stream);
         let seed = random.next_u64();
         let one_size = options.bs_most() == options.bs_least();
         let order = match options.random_distribution {
@@ -115,6 +115,13 @@ impl Generator {
     #[must_use]
     pub fn region(&self) -> Region {
         self.region
+    }
+
+    /// Leaves out so many operations of this length.
+    pub fn leave_out(&mut self, len: u32, operations: u64) {
+        if let Some(left) = &mut self.left {
+            *left = left.saturating_sub(u64::from(len).saturating_mul(operations));
+        }
     }
 
     fn direction(&mut self) -> Direction {

@@ -28,10 +28,10 @@ impl Pace {
         due(bytes, self.bytes[direction as usize]).max(due(ios, self.ios[direction as usize]))
     }
 
-    /// Counts an operation that starts.
-    pub fn issue(&mut self, direction: Direction, bytes: u32) {
+    /// Counts so many operations of this length that start.
+    pub fn issue(&mut self, direction: Direction, bytes: u32, operations: u64) {
         let issued = &mut self.issued[direction as usize];
-        *issued = (issued.0 + 1, issued.1 + u64::from(bytes));
+        *issued = (issued.0 + operations, issued.1 + u64::from(bytes) * operations);
     }
 }
 
@@ -52,7 +52,7 @@ mod tests {
         options.rate_iops[1] = Some(1000);
         let mut pace = Pace::new(&options);
         for _ in 0..100 {
-            pace.issue(Direction::Write, 4096);
+            pace.issue(Direction::Write, 4096, 1);
         }
         assert_eq!(pace.due(Direction::Write), Some(Duration::from_secs(1)));
         assert_eq!(pace.due(Direction::Read), None);

@@ -96,3 +96,22 @@ fn several_runs_are_consecutive_documents() {
     let documents = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
     assert_eq!(documents.map(Result::unwrap).count(), 2);
 }
+
+#[test]
+fn json_plus_has_every_bin() {
+    let run = Plan::default().run();
+    let read = &run.jobs[0].directions[0];
+    let text = written(Format::JsonPlus, &alone(Plan::default().run()));
+    let document: Value = serde_json::from_str(&text).expect("it is JSON");
+    for (name, count) in [("slat_ns", read.submission.len()), ("clat_ns", read.completion.len())] {
+        let bins = document["jobs"][0]["read"][name]["bins"].as_object().unwrap();
+        let mean = bins.iter().map(|(value, count)| value.parse::<f64>().unwrap() * count.as_f64().unwrap());
+        let mean = mean.sum::<f64>() / count as f64;
+        assert_eq!(bins.values().map(|count| count.as_u64().unwrap()).sum::<u64>(), count);
+        assert!(
+            (mean / document["jobs"][0]["read"][name]["mean"].as_f64().unwrap() - 1.0).abs() < 1e-3,
+            "{mean}"
+        );
+    }
+    assert!(self::document(&Plan::default())["jobs"][0]["read"]["clat_ns"]["bins"].is_null());
+}

@@ -46,3 +46,23 @@ fn comparison_lists_failures_first() {
     assert!(text.starts_with("ERROR: b.toml, round 1, mixed: 3 operations failed, the first: "), "{text}");
     assert!(text.contains("too few rounds for a verdict"), "{text}");
 }
+
+/// Groups are for reports: what runs at the same time does, in one group or in two.
+#[test]
+fn comparison_counts_the_time_of_concurrent_jobs_once() {
+    let two = |groups: [u32; 2], stages: [u32; 2]| {
+        let mut run = Plan::default().run();
+        run.jobs.push(run.jobs[0].clone());
+        for (job, (group, stage)) in run.jobs.iter_mut().zip(groups.into_iter().zip(stages)) {
+            (job.group, job.stage) = (group, stage);
+            job.started += job.elapsed * stage;
+        }
+        run
+    };
+    let ratio = |a: RunResult, b: RunResult| {
+        let rounds = vec![(a, b); 3];
+        compare("a", "b", &rounds).comparisons[0].ratio
+    };
+    assert_eq!(ratio(two([0, 0], [0, 0]), two([0, 1], [0, 0])), 1.0);
+    assert_eq!(ratio(two([0, 0], [0, 0]), two([0, 1], [0, 1])), 0.5);
+}

@@ -1,5 +1,6 @@
 //! Synthetic runs, generated from a seed with integer arithmetic only, so that they are the same on every machine.
 
+use nvmf_bench::job::JobOptions;
 use nvmf_bench::result::{Cpu, DirectionResult, JobResult, RunResult, Sample, histogram};
 use std::time::{Duration, SystemTime};
 
@@ -32,7 +33,7 @@ impl Plan {
     pub(crate) fn run(&self) -> RunResult {
         RunResult {
             finished: SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_269_870),
-            interrupted: false,
+            interrupted: None,
             pid: 4711,
             global: vec![("ioengine".to_string(), "nvmf".to_string())],
             jobs: vec![self.job()],
@@ -54,11 +55,16 @@ impl Plan {
         JobResult {
             name: self.name.clone(),
             group: 0,
+            stage: 0,
             threads: 1,
             error: if self.errors > 0 { 5 } else { 0 },
             message: None,
             errors: self.errors,
+            outstanding: 0,
             verify_errors: self.verify_errors,
+            mismatch: None,
+            verified: None,
+            percentiles: JobOptions::default().percentile_list,
             options: vec![("rw".to_string(), "randrw".to_string()), ("bs".to_string(), "4k".to_string())],
             engine: "nvmf".to_string(),
             iodepth: DEPTH as u32,

@@ -80,6 +80,9 @@ impl Nbd {
     fn request(&self, op: &BlockOp) -> Result<Request, BlockError> {
         let (command, fua) = match *op {
             BlockOp::Read { .. } => (Command::Read, false),
+            BlockOp::Write { fua: true, .. } if self.flags & flag::SEND_FUA == 0 => {
+                return Err(BlockError::Unsupported);
+            }
             BlockOp::Write { fua, .. } => (Command::Write, fua),
             BlockOp::Flush => (Command::Flush, false),
             BlockOp::Deallocate { .. } if self.flags & flag::SEND_TRIM != 0 => (Command::Trim, false),

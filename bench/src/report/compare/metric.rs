@@ -96,13 +96,16 @@ impl Figures {
                     .expect("all histograms have the bounds of `histogram`");
             }
         }
-        // The jobs of a group run concurrently, the groups one after the other.
-        let mut groups: Vec<u32> = run.jobs.iter().map(|job| job.group).collect();
-        groups.sort_unstable();
-        groups.dedup();
-        for group in groups {
-            let jobs = run.jobs.iter().filter(|job| job.group == group);
-            figures.time += jobs.map(|job| job.elapsed).max().unwrap_or_default();
+        // The jobs of a stage run at the same time, whatever their groups, and the stages one after the other.
+        let mut stages: Vec<u32> = run.jobs.iter().map(|job| job.stage).collect();
+        stages.sort_unstable();
+        stages.dedup();
+        for stage in stages {
+            let jobs = || run.jobs.iter().filter(|job| job.stage == stage);
+            let (first, last) =
+                (jobs().map(|job| job.started).min(), jobs().map(|job| job.started + job.elapsed).max());
+            let span = first.zip(last).and_then(|(first, last)| last.duration_since(first).ok());
+            figures.time += span.unwrap_or_default();
         }
         figures
     }

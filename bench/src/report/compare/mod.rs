@@ -1,4 +1,5 @@
-//! Comparison of two job files A and B that run alternately, A B A B.
+//! Comparison of two job files A and B that run alternately, A B B A: what the machine does over time, and
+//! being the first, touches both.
 //!
 //! Each round gives one ratio B/A, of two runs in nearly the same state of the machine. The report contains the median,
 //! the minimum, the maximum and the quartiles of these ratios. It has no bootstrap interval, which would add no
@@ -188,7 +189,7 @@ impl Display for Report {
             writeln!(f, "ERROR: {failure}")?;
         }
         let rounds = if self.rounds == 1 { "1 round" } else { &format!("{} rounds", self.rounds) };
-        writeln!(f, "A = {}\nB = {}\n{rounds} of A, then B; medians\n", self.a, self.b)?;
+        writeln!(f, "A = {}\nB = {}\n{rounds} in the order A B B A; medians\n", self.a, self.b)?;
         writeln!(f, "{:<18}{:>12}{:>12}{:>9}{:>13}{:>13}", "", "A", "B", "B/A", "min–max", "quartiles")?;
         for c in &self.comparisons {
             let range = format!("{:.2}–{:.2}", c.range.0, c.range.1);

@@ -49,7 +49,8 @@ impl Display for Page<'_> {
         )?;
         for (label, run) in self.0 {
             let name = if self.0.len() > 1 { format!("{label}: ") } else { String::new() };
-            writeln!(f, "<p>{}{} UTC</p>", Escaped(&name), number::date(run.finished))?;
+            let ended = if run.interrupted.is_some() { ", <strong>interrupted</strong>" } else { "" };
+            writeln!(f, "<p>{}{} UTC{ended}</p>", Escaped(&name), number::date(run.finished))?;
         }
         writeln!(f, "</header>\n<main>")?;
         self.failures(f)?;

@@ -181,6 +181,7 @@ mod tests {
     fn thinned_samples_keep_all_operations() {
         let sample = |i: u64| Sample {
             at: Duration::from_millis(100 * (i + 1)),
+            reads_back: false,
             length: Duration::from_millis(100),
             ios: [i, 1, 0],
             bytes: [512 * i, 512, 0],

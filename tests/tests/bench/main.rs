@@ -1,5 +1,7 @@
 //! Tests of the program `nvmf-bench` with the engines that work on every machine, against real servers.
 
+mod report;
+
 use anyhow::Result;
 use nvmf_tests::process;
 use nvmf_tests::site::{Site, fails, json, succeeds};
@@ -179,7 +181,7 @@ fn invalid_jobs_are_reported() -> Result<()> {
         (&["--filename=nvmf+tls://127.0.0.1:1/nqn.a"], 2, "nvmf+tls:// is no known kind of URL"),
         (&["--filename=nvmf://127.0.0.1/nqn.a"], 2, "not a valid address"),
         (&["--name=x", "--filename=missing.img"], 1, "missing.img does not exist: give its size="),
-        (&["--name=x", "--ioengine=nvmf"], 1, "--address=IP:PORT"),
+        (&["--name=x", "--ioengine=nvmf"], 1, "--address=HOST:PORT"),
         (&["--name=x", "--ioengine=nbd", "--filename=nbd://127.0.0.1:1/"], 1, "cannot use the NBD export"),
         (
             &["--name=x", "--ioengine=memory", "--size=1m", "--offset=2m", "--io_size=1m", "--bs=8m"],
