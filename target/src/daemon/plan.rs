@@ -268,6 +268,10 @@ impl Daemon {
             }
             Change::SetNamespace(nqn, new) | Change::ReplaceNamespace(nqn, new) => {
                 let export = self.exports().iter().find(|export| export.is(nqn, new.nsid))?;
+                // The group has decided that: a gateway that kept the old image would show hosts another disk than the others.
+                if matches!(change, Change::ReplaceNamespace(..)) && export.shared.is_some() {
+                    return None;
+                }
                 let is_opened_anew = self.must_open_anew(nqn, new);
                 let checked = may_replace(export, new)
                     .and_then(|()| if is_opened_anew { is_whole(export) } else { Ok(()) })
