@@ -34,9 +34,9 @@ pub(super) fn against_exchange(site: &Site, job: Job, goal: Goal) -> Comparison<
         Peer { name, goal: Some(goal), measure: measure(rate) }
     };
     let peers = vec![
-        bare("bare TCP exchange of random blocks of 64 MiB, up to 16 replies a send, busy polling", 64 << 20),
+        bare("bare TCP exchange of random blocks of 64 MiB, up to 15 replies a send, busy polling", 64 << 20),
         bare(
-            "bare TCP exchange of one block, which stays in the cache, up to 16 replies a send, busy polling",
+            "bare TCP exchange of one block, which stays in the cache, up to 15 replies a send, busy polling",
             4096,
         ),
     ];
