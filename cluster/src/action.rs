@@ -250,6 +250,36 @@ pub enum Action {
     Stopped,
 }
 
+impl Action {
+    /// What its reply is for; `None`: it has none.
+    #[must_use]
+    pub fn op(&self) -> Option<OpId> {
+        match self {
+            Self::Read { op, .. }
+            | Self::CompareAndSet { op, .. }
+            | Self::Lock { op, .. }
+            | Self::ListLockers { op, .. }
+            | Self::Blocklist { op, .. }
+            | Self::Connect { op, .. }
+            | Self::WaitForLatestOsdmap { op, .. }
+            | Self::LookAtImages { op, .. }
+            | Self::OpenImages { op, .. }
+            | Self::Drain { op, .. }
+            | Self::Shutdown { op, .. }
+            | Self::Converge { op }
+            | Self::ReconnectControl { op } => Some(*op),
+            Self::Unlock { .. }
+            | Self::Notify { .. }
+            | Self::Trust { .. }
+            | Self::SetAna { .. }
+            | Self::UseControllerIds { .. }
+            | Self::Admit { .. }
+            | Self::Answer { .. }
+            | Self::Stopped => None,
+        }
+    }
+}
+
 /// All keys of an object at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Snapshot {

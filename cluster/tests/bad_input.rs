@@ -2,8 +2,7 @@
 
 use nvmf_cluster::configuration::Change;
 use nvmf_cluster::{
-    Action, Address, BootId, Gateway, GatewayName, Identity, Locker, Object, OpId, Process, Reply, Snapshot,
-    Timing,
+    Action, Address, BootId, Gateway, GatewayName, Identity, Locker, Object, Process, Reply, Snapshot, Timing,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -56,25 +55,6 @@ fn value() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![9 => known, 1 => prop::collection::vec(any::<u8>(), 0..20)]
 }
 
-fn op(action: &Action) -> Option<OpId> {
-    match action {
-        Action::Read { op, .. }
-        | Action::CompareAndSet { op, .. }
-        | Action::Lock { op, .. }
-        | Action::ListLockers { op, .. }
-        | Action::Blocklist { op, .. }
-        | Action::Connect { op, .. }
-        | Action::WaitForLatestOsdmap { op, .. }
-        | Action::LookAtImages { op, .. }
-        | Action::OpenImages { op, .. }
-        | Action::Drain { op, .. }
-        | Action::Shutdown { op, .. }
-        | Action::ReconnectControl { op }
-        | Action::Converge { op } => Some(*op),
-        _ => None,
-    }
-}
-
 /// The reply that makes sense, with these contents.
 fn right(action: &Action, keys: &BTreeMap<String, Vec<u8>>, version: u64) -> Reply {
     match action {
@@ -119,7 +99,7 @@ proptest! {
             }
             for _ in 0..20 {
                 let Some(action) = gateway.poll_action() else { break };
-                let Some(op) = op(&action) else { continue };
+                let Some(op) = action.op() else { continue };
                 let which = replies.next().unwrap_or_default();
                 let reply = if which < 7 { wrong(which) } else { right(&action, &contents[turn % contents.len()], turn as u64) };
                 now += Duration::from_millis(3);

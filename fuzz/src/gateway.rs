@@ -47,36 +47,28 @@ impl Store {
 
     /// What an honest store replies, after it has done it. `None`: the action has no reply.
     fn reply(&mut self, action: &Action) -> Option<(OpId, Reply)> {
-        let (op, reply) = match action {
-            Action::Read { op, object, unless, .. } => {
+        let op = action.op()?;
+        let reply = match action {
+            Action::Read { object, unless, .. } => {
                 let snapshot = self.objects.get(object).cloned().unwrap_or_default();
                 let is_known = *unless == Some(snapshot.version);
-                (op, if is_known { Reply::Unchanged } else { Reply::Snapshot(snapshot) })
+                if is_known { Reply::Unchanged } else { Reply::Snapshot(snapshot) }
             }
-            Action::CompareAndSet { op, object, compare, set, .. } => {
-                (op, self.compare_and_set(object, compare, set))
-            }
-            Action::ListLockers { op, .. } => (op, Reply::Free),
-            Action::Connect { op, handle, .. } => {
+            Action::CompareAndSet { object, compare, set, .. } => self.compare_and_set(object, compare, set),
+            Action::ListLockers { .. } => Reply::Free,
+            Action::Connect { handle, .. } => {
                 let address = Address(format!("10.0.0.1:0/{}", 100 + handle.0));
                 self.addresses.insert(*handle, address.clone());
-                (op, Reply::Connected(address))
+                Reply::Connected(address)
             }
-            Action::Converge { op } => (op, Reply::Converged(Vec::new())),
-            Action::OpenImages { op, handle, group } => {
+            Action::Converge { .. } => Reply::Converged(Vec::new()),
+            Action::OpenImages { handle, group, .. } => {
                 self.opened.insert((*group, *handle));
-                (op, Reply::Done)
+                Reply::Done
             }
-            Action::Lock { op, .. }
-            | Action::Blocklist { op, .. }
-            | Action::WaitForLatestOsdmap { op, .. }
-            | Action::LookAtImages { op, .. }
-            | Action::Drain { op, .. }
-            | Action::Shutdown { op, .. }
-            | Action::ReconnectControl { op } => (op, Reply::Done),
-            _ => return None,
+            _ => Reply::Done,
         };
-        Some((*op, reply))
+        Some((op, reply))
     }
 
     /// What must be so before the gateway asks for that: first connected, then in the entry, then images, then optimized.
