@@ -35,7 +35,11 @@ pub(super) fn unopened(cluster: &mut Cluster) -> Result<()> {
         let fault = field(&group, 1, 9, "fault");
         fault.is_some_and(|it| it.as_str().is_some_and(|it| it.contains("passphrase")))
     })?;
-    let refused = group.ask(0, &["cluster", "move", "1", "gw1"])?;
+    let mut refused = serde_json::Value::Null;
+    until_within("the other gateway knows that it is back", SOON, || {
+        refused = group.ask(0, &["cluster", "move", "1", "gw1"]).unwrap_or_default();
+        !refused["error"]["message"].as_str().is_some_and(|it| it.contains("is not available"))
+    })?;
     let text = refused["error"]["message"].as_str().unwrap_or_default();
     ensure!(text.contains("gw1 does not take it") && text.contains("passphrase"), "{refused}");
     println!("  refused: {text}");
