@@ -66,16 +66,19 @@ impl Default for Preferred {
 }
 
 impl Geometry {
+    /// Whether blocks can have this size: a power of two from 512 to 65536 bytes.
+    #[must_use]
+    pub fn is_block_size(bytes: u32) -> bool {
+        bytes.is_power_of_two() && (512..=65536).contains(&bytes)
+    }
+
     /// A device of `blocks` blocks of `block_size` bytes, writable, with no write cache and no deallocation.
     ///
     /// # Panics
-    /// When `block_size` is not a power of two from 512 to 65536.
+    /// When [`Geometry::is_block_size`] says no.
     #[must_use]
     pub fn new(block_size: u32, blocks: u64) -> Self {
-        assert!(
-            block_size.is_power_of_two() && (512..=65536).contains(&block_size),
-            "block size {block_size}"
-        );
+        assert!(Self::is_block_size(block_size), "block size {block_size}");
         Self {
             block_size,
             blocks,

@@ -390,7 +390,7 @@ pub fn is_nvme_generic(metadata: &std::fs::Metadata) -> bool {
 fn whole_blocks(what: &str, bytes: u64, asked: Option<u32>, least: u32) -> Result<Geometry, OpenError> {
     let fits = |size: u32| bytes.is_multiple_of(u64::from(size));
     let block_size = asked.unwrap_or(if fits(4096) { least.max(4096) } else { least });
-    if !(block_size.is_power_of_two() && (512..=65536).contains(&block_size)) {
+    if !Geometry::is_block_size(block_size) {
         return Err(OpenError::NoBlockSize { what: what.to_owned(), block_size });
     }
     if bytes == 0 {

@@ -4,6 +4,7 @@
 use super::super::changing::Changing;
 use super::super::{Daemon, apply::Origin};
 use super::editing::Edit;
+use super::images::item;
 use super::known::Known;
 use crate::cluster::{Request, Ticket};
 use crate::control::protocol::Fault;
@@ -342,12 +343,13 @@ impl Daemon {
 
     /// Why a namespace of the group is not served here.
     fn reason_of(&self, nqn: &Nqn, nsid: u32) -> Option<String> {
-        let key = format!("namespace/{nqn}/{nsid}");
+        let key = (*nqn, nsid);
+        let item = item(&key);
         let mut left_out = self.cluster.iter().flat_map(|cluster| &cluster.left_out);
-        let left_out = left_out.find(|(name, _)| *name == key).map(|(_, reason)| reason.clone());
+        let left_out = left_out.find(|(name, _)| *name == item).map(|(_, reason)| reason.clone());
         let wanted = self.config.subsystems.iter().filter(|subsystem| subsystem.nqn == *nqn);
         let mut wanted = wanted.flat_map(|subsystem| &subsystem.namespaces).filter(|it| it.nsid == nsid);
-        left_out.or_else(|| self.why_not_open(&(*nqn, nsid), wanted.next()?))
+        left_out.or_else(|| self.why_not_open(&key, wanted.next()?))
     }
 }
 

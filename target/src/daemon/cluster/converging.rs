@@ -39,7 +39,7 @@ pub(super) fn configuration(own: &Config, shared: &Shared) -> (Config, Vec<(Stri
                     if !is_there {
                         let reason =
                             format!("ANA group {}: there are {}", namespace.ana_group, shared.ana_groups);
-                        left_out.push((format!("namespace/{nqn}/{}", namespace.nsid), reason));
+                        left_out.push((item(&(nqn, namespace.nsid)), reason));
                     }
                     is_there
                 });

@@ -84,7 +84,7 @@ impl Opening {
         waker: Waker,
     ) -> Option<Self> {
         let (connection, (tell, told)) = (Arc::clone(connection), channel());
-        let key = (export.nqn, export.namespace.nsid);
+        let key = key_of(&export);
         let body = move || {
             let opened = open(&connection, &export, &spec, only_read);
             // Neither the image nor the connection ends on the control loop's thread.
@@ -168,7 +168,7 @@ impl Daemon {
 
     fn image_trouble(&self, export: &Export) -> Option<&Fault> {
         let handles = self.cluster.as_ref()?.handles.values();
-        let mut failed = handles.filter_map(|it| it.failed.get(&(export.nqn, export.namespace.nsid)));
+        let mut failed = handles.filter_map(|it| it.failed.get(&key_of(export)));
         failed.next().map(|failed| &failed.why)
     }
 
@@ -482,7 +482,7 @@ fn open(
     }
 }
 
-fn key_of(export: &Export) -> Key {
+pub(super) fn key_of(export: &Export) -> Key {
     (export.nqn, export.namespace.nsid)
 }
 

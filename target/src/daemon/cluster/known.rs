@@ -5,14 +5,15 @@
 use super::super::Daemon;
 use super::super::changing::Changing;
 use super::Membership;
-use super::images::{Key, item};
+use super::images::{Key, item, key_of};
 use crate::control::request::change::Item;
 use crate::exports::{Export, absent};
 use crate::limits::RETRY_INTERVAL;
 use core::time::Duration;
 use nvmf_backend::Disk;
+use nvmf_block::Geometry;
 use nvmf_cluster::configuration::{Change, Item as Stored};
-use nvmf_config::Namespace;
+use nvmf_config::{Namespace, Subsystem};
 use nvmf_subsystem::{NamespaceDefinition, Nqn};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -66,9 +67,8 @@ pub(super) fn known(items: &BTreeMap<String, Stored>) -> BTreeMap<Key, Known> {
     let of = |(key, item): (&String, &Stored)| {
         let (nqn, nsid) = key.strip_prefix(SIZE)?.rsplit_once('/')?;
         let known: Known = serde_json::from_value(item.value.clone()).ok()?;
-        let is_right = known.block_size.is_power_of_two()
-            && (512..=65536).contains(&known.block_size)
-            && known.bytes >= u64::from(known.block_size);
+        let is_right =
+            Geometry::is_block_size(known.block_size) && known.bytes >= u64::from(known.block_size);
         Some(((nqn.parse().ok()?, nsid.parse().ok()?), known)).filter(|_| is_right)
     };
     items.iter().filter_map(of).collect()
@@ -86,7 +86,7 @@ pub(super) struct Noting {
 impl Membership {
     /// What is known of this disk, if it is the one that is known.
     fn known_of(&self, export: &Export) -> Option<&Known> {
-        let known = self.known.get(&(export.nqn, export.namespace.nsid))?;
+        let known = self.known.get(&key_of(export))?;
         (known.uuid.as_bytes() == &export.uuid).then_some(known)
     }
 
@@ -134,7 +134,7 @@ impl Daemon {
         changing: &mut Changing,
     ) -> bool {
         let known = Known { bytes: disk.geometry().bytes(), ..Known::shown(export) };
-        let change = known.change(&item(&(export.nqn, export.namespace.nsid)), None);
+        let change = known.change(&item(&key_of(export)), None);
         let Some(change) = change.filter(|_| self.cluster.is_some()) else { return false };
         changing.items.push(told);
         changing.asking = Some(self.ask_to_change(vec![change], None, None));
@@ -168,11 +168,11 @@ impl Daemon {
         let Some(cluster) = &self.cluster else { return };
         let served = self.exports().iter().filter(|it| it.shared.is_some() && it.is_for_workers());
         let change = |export: &Export| {
-            let (key, shown) = ((export.nqn, export.namespace.nsid), Known::shown(export));
+            let shown = Known::shown(export);
             if cluster.known_of(export).is_some_and(|it| it.bytes >= shown.bytes) {
                 return None;
             }
-            let namespace = item(&key);
+            let namespace = item(&key_of(export));
             // It may have been removed meanwhile.
             let is_wanted = cluster.shared.items.contains_key(&namespace);
             let stored = cluster.shared.items.get(&size_of(&namespace)?);
@@ -223,16 +223,20 @@ impl Daemon {
 
     /// Shows hosts what the group knows of images that are not open here, where that has changed.
     pub(super) fn show_known_elsewhere(&mut self) {
-        let nqns: Vec<Nqn> = self.config.subsystems.iter().map(|subsystem| subsystem.nqn).collect();
-        let elsewhere: BTreeSet<(Nqn, u32, [u8; 16])> = nqns
-            .iter()
-            .flat_map(|nqn| self.known_elsewhere(nqn).into_iter().map(|it| (*nqn, it.nsid.0, it.uuid)))
+        let open: BTreeSet<Key> = self.exports().iter().map(key_of).collect();
+        let lacks_some = |subsystem: &&Subsystem| {
+            subsystem.namespaces.iter().any(|it| !open.contains(&(subsystem.nqn, it.nsid)))
+        };
+        let lacking = self.config.subsystems.iter().filter(lacks_some).map(|subsystem| subsystem.nqn);
+        let elsewhere: BTreeSet<(Nqn, u32, [u8; 16])> = lacking
+            .flat_map(|nqn| self.known_elsewhere(&nqn).into_iter().map(move |it| (nqn, it.nsid.0, it.uuid)))
             .collect();
         let Some(cluster) = self.cluster.as_mut().filter(|it| it.elsewhere != elsewhere) else { return };
         let changed: BTreeSet<Nqn> =
             cluster.elsewhere.symmetric_difference(&elsewhere).map(|(nqn, ..)| *nqn).collect();
         cluster.elsewhere = elsewhere;
-        changed.iter().filter(|nqn| nqns.contains(nqn)).for_each(|nqn| self.show_again(nqn));
+        let is_there = |nqn: &Nqn| self.config.subsystems.iter().any(|subsystem| subsystem.nqn == *nqn);
+        changed.iter().filter(|nqn| is_there(nqn)).for_each(|nqn| self.show_again(nqn));
         self.publish();
     }
 }
