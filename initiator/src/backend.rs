@@ -159,7 +159,7 @@ impl<T: Transport> RemoteBackend<T> {
     }
 
     /// Pins a namespace to the disk that was opened elsewhere: where another is in its place, operations wait for that disk, and
-    /// fail in the end. Nothing changes for a namespace that is in use already. ([`Backend::geometry`] says how the disk is now.)
+    /// fail in the end, or at once if it was taken away. Nothing changes for a namespace that is in use already. ([`Backend::geometry`] says how the disk is now.)
     pub fn open(&mut self, disk: NamespaceIdentity) {
         self.driver.open(self.start.elapsed(), disk);
     }

@@ -114,6 +114,8 @@ pub(super) struct Remote {
     properties: Properties,
     /// It has had a volatile write cache.
     was_cached: bool,
+    /// An earlier server may have ended before such a flush of its own did.
+    flush_due: bool,
     fence: FencePart,
     /// What is in that part of the record.
     fenced: Fence,
@@ -249,6 +251,7 @@ impl Remote {
         Ok(Self {
             properties: found.namespace.geometry.into(),
             was_cached: found.namespace.geometry.volatile_write_cache,
+            flush_due: origin.before.is_some(),
             found,
             line: control.line()?,
             changes,
@@ -361,7 +364,7 @@ impl Remote {
         let before = self.properties;
         self.properties = Properties { bytes: now.bytes.max(before.bytes), ..now };
         self.was_cached |= now.volatile_write_cache;
-        if before.volatile_write_cache != now.volatile_write_cache {
+        if core::mem::take(&mut self.flush_due) || before.volatile_write_cache != now.volatile_write_cache {
             // What was flushed while nobody knew of the cache, or is left in one that is gone, is not durable before this.
             self.backend.flush_cache(self.device());
         }

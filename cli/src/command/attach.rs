@@ -511,11 +511,7 @@ impl DetachAll {
 
     pub(crate) fn run(&self) -> Result<()> {
         let mut disks = Registry::of_this_user().list()?;
-        let is_meant = |disk: &Attachment| match self.transport {
-            Some(transport) => disk.transport == transport.name(),
-            None => true,
-        };
-        disks.retain(|listed| is_meant(&listed.disk));
+        disks.retain(|it| self.transport.is_none_or(|transport| it.disk.transport == transport.name()));
         detach(&disks, self.force)
     }
 }

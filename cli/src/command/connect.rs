@@ -22,11 +22,10 @@ pub(crate) struct Connect {
 
 /// The arguments of a call with `--config FILE`, with what that file says of the controller and the call does not.
 pub(crate) fn expand(mut arguments: Vec<OsString>) -> Result<Vec<OsString>> {
-    let names_file = |argument: &OsString| {
-        let text = argument.to_string_lossy();
-        text.starts_with("-J") || text.starts_with("--config")
+    let takes_file = |it: &OsString| {
+        it.to_str().is_some_and(|it| matches!(it, "attach" | "connect" | "serve" | "serve-vhost"))
     };
-    if !arguments.iter().any(names_file) {
+    if !arguments.iter().any(takes_file) {
         return Ok(arguments);
     }
     // What is wrong with them is said later.

@@ -154,7 +154,7 @@ fn table(matches: &ArgMatches) -> Result<Table> {
         }
         let value = values.next().unwrap_or_default();
         let mut text = value.to_str().with_context(|| format!("--{long} is not UTF-8"))?.to_owned();
-        if FILES.contains(&id) && text != "none" {
+        if FILES.contains(&id) && !(id == "config" && text == "none") {
             let path = std::path::absolute(&text)?;
             text = path.to_str().with_context(|| format!("--{long} is not UTF-8"))?.to_owned();
         }

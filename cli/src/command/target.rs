@@ -406,7 +406,7 @@ impl TargetArguments {
     /// What an option says to everybody, if a key itself was given; `from_file`: not where a file has it.
     pub(super) fn key_as_argument(&self, from_file: bool) -> Option<&'static str> {
         let is_shown =
-            |secret: &str| !from_file || std::env::args().any(|argument| argument.contains(secret));
+            |secret: &str| !from_file || std::env::args_os().any(|it| it.to_string_lossy().contains(secret));
         let is_secret = |option: &Option<String>| {
             option.as_deref().is_some_and(|secret| is_secret(secret) && is_shown(secret))
         };

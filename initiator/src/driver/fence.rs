@@ -116,6 +116,18 @@ impl Fences {
         }
     }
 
+    /// A connection of this disk has heard of its volatile write cache: all of them flush from now on.
+    pub(super) fn on_cache(&self) {
+        if let Some(share) = &self.share {
+            share.on_cache();
+        }
+    }
+
+    /// Whether another connection of the same disk has heard of a volatile write cache.
+    pub(super) fn has_cache(&self) -> bool {
+        self.share.as_ref().is_some_and(Share::has_cache)
+    }
+
     /// A path has another association than before, or none: what it could not do it may be able to do now.
     pub(super) fn on_path_lost(&mut self, path: usize) {
         for fence in &mut self.own {
@@ -146,6 +158,9 @@ impl<T: Transport> Driver<T> {
     pub fn share_fences(&mut self, with: &SharedFences) {
         self.fences.share = Some(Share::join(with));
         self.fences.publish();
+        if self.heads.is_any_cached() {
+            self.fences.on_cache();
+        }
     }
 
     /// Looks at the fences of others, before anything is issued.

@@ -50,12 +50,11 @@ struct Blocked {
 
 #[derive(Debug)]
 struct Head {
-    /// As it was when it was opened, or first seen.
+    /// As it was when it was opened, or first seen; with the blocks that it has grown to since, and with a volatile write cache
+    /// once it has had one, which may hold what was written then.
     opened: NamespaceIdentity,
     /// As it is now, as far as it is known.
     now: Geometry,
-    /// It has had a volatile write cache, which may hold what was written then.
-    was_cached: bool,
     /// Somebody opened it, or submitted an operation to it.
     in_use: bool,
     blocked: Option<Blocked>,
@@ -72,11 +71,10 @@ struct Head {
 impl Head {
     fn new(opened: NamespaceIdentity, in_use: bool) -> Self {
         let none = PathSet::default();
-        let (now, was_cached) = (opened.geometry, opened.geometry.volatile_write_cache);
+        let now = opened.geometry;
         Self {
             opened,
             now,
-            was_cached,
             in_use,
             blocked: None,
             paths: none,
@@ -137,7 +135,12 @@ impl Heads {
 
     /// Whether a flush of it means something, as far as any path has ever said.
     pub(super) fn was_cached(&self, nsid: Nsid) -> bool {
-        self.heads.get(&nsid).is_some_and(|head| head.was_cached)
+        self.heads.get(&nsid).is_some_and(|head| head.opened.geometry.volatile_write_cache)
+    }
+
+    /// Whether that holds for a namespace in use.
+    pub(super) fn is_any_cached(&self) -> bool {
+        self.heads.values().any(|head| head.in_use && head.opened.geometry.volatile_write_cache)
     }
 
     /// The namespaces in use that are not the disks that they were.
@@ -262,7 +265,8 @@ impl<T: Transport> Driver<T> {
     }
 
     /// The namespaces in use in whose place there is another disk now, on every path that shows any, and how it differs.
-    /// Operations on them wait for the disk that was opened, and fail when that takes longer than a lost connection may.
+    /// Operations on them wait for the disk that was opened, and fail when that takes longer than a lost connection may; or at
+    /// once, where it was taken away.
     pub fn foreign(&self) -> impl Iterator<Item = (Nsid, Mismatch)> + '_ {
         self.heads.foreign()
     }
@@ -289,7 +293,7 @@ impl<T: Transport> Driver<T> {
                 // It may have grown, which its users may have been told: it must not shrink again.
                 head.opened.geometry.blocks = geometry.blocks;
                 head.now = geometry;
-                head.was_cached |= geometry.volatile_write_cache;
+                head.opened.geometry.volatile_write_cache |= geometry.volatile_write_cache;
             }
             head.shown_on = head.shown_on.only(*ready).with(sight.shown());
             // A controller that had it has it no more, and no other has it. Or nobody waits for it anyway.
@@ -301,7 +305,7 @@ impl<T: Transport> Driver<T> {
                 // Nothing new is known.
                 continue;
             }
-            head.removed = false;
+            let was_removed = core::mem::take(&mut head.removed);
             let reason = match sight.mismatch {
                 _ if !head.paths.is_empty() => None,
                 Some(mismatch) => Some(Reason::Foreign(mismatch)),
@@ -312,6 +316,9 @@ impl<T: Transport> Driver<T> {
                     // It was taken away while its controllers are there: nobody waits for it, and its operations fail.
                     head.paths = *ready;
                     head.removed = true;
+                    if head.in_use && !was_removed {
+                        self.fences.on_operations_failed();
+                    }
                     None
                 }
             };
@@ -321,9 +328,12 @@ impl<T: Transport> Driver<T> {
             }
             set(head, reason, now, wait_max, &mut self.events);
             // It was taken away, and another disk has its place. Nobody waits for it either.
-            if let Some(blocked) = head.blocked.as_mut().filter(|_| taken_away) {
-                blocked.fails_at = Some(blocked.fails_at.map_or(now, |at| at.min(now)));
+            if taken_away && let Some(blocked) = &mut head.blocked {
+                blocked.fails_at = Some(now);
             }
+        }
+        if self.heads.is_any_cached() {
+            self.fences.on_cache();
         }
         self.operations.resume(Wait::Path);
     }

@@ -152,9 +152,9 @@ impl<T: Transport> Driver<T> {
             return Err(BlockError::Gone);
         }
         let operation = op.try_into()?;
-        let geometry = Geometry { volatile_write_cache: self.heads.was_cached(nsid), ..namespace.geometry };
-        if operation == Operation::Flush && geometry.volatile_write_cache {
+        if operation == Operation::Flush && (self.heads.was_cached(nsid) || self.fences.has_cache()) {
             // Over a path that has not heard of the cache yet, too, and for what was written before the cache went.
+            let geometry = Geometry { volatile_write_cache: true, ..namespace.geometry };
             return Namespace::new(nsid, geometry, namespace.limits).split(operation);
         }
         let parts = namespace.split(operation)?;

@@ -6,7 +6,7 @@
 use core::time::Duration;
 use nvme_proto::Nsid;
 use nvmf_block::BlockRange;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// How often a driver that is held up by another's fences looks whether they have fallen.
@@ -33,7 +33,7 @@ impl Held {
 }
 
 /// The fences of drivers that serve one disk together, each over associations of its own: what one of them has lost, the others
-/// must not overtake either.
+/// must not overtake either. And whether one of them has heard of a volatile write cache, which the others then flush as well.
 #[derive(Debug, Clone, Default)]
 pub struct SharedFences(Arc<Board>);
 
@@ -42,6 +42,8 @@ struct Board {
     /// Grows with each change.
     version: AtomicU64,
     published: Mutex<Published>,
+    /// A driver has heard of a volatile write cache of the disk: a flush over any of them is one of what all have written.
+    cached: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -82,6 +84,14 @@ impl Share {
         drop(published);
         // Whatever the board holds already is seen at the first look.
         Self { board, own, seen: u64::MAX, others: Vec::new(), failed: false, next_look: None }
+    }
+
+    pub(super) fn on_cache(&self) {
+        self.board.cached.store(true, Ordering::Release);
+    }
+
+    pub(super) fn has_cache(&self) -> bool {
+        self.board.cached.load(Ordering::Acquire)
     }
 
     pub(super) fn publish(&self, held: Vec<Held>) {

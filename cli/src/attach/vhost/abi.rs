@@ -62,10 +62,8 @@ pub(super) fn features(disk: &DiskInfo) -> u64 {
 
 /// What a driver may have agreed to: also with a server before this one, when the disk was read-only, or was not.
 pub(super) fn features_ever(disk: &DiskInfo) -> u64 {
-    [false, true]
-        .map(|read_only| features(&DiskInfo { read_only, ..*disk }))
-        .into_iter()
-        .fold(0, |all, it| all | it)
+    let of = |read_only| features(&DiskInfo { read_only, ..*disk });
+    of(false) | of(true)
 }
 
 /// The configuration space, `struct virtio_blk_config`; what lies behind its end reads as zeroes.

@@ -2,8 +2,9 @@
 
 use super::super::{DriverConfig, DriverEvent, SharedFences};
 use super::rig::{BLOCK, Rig, SECOND, config, read};
+use nvme_proto::Nsid;
 use nvmf_block::{BlockError, BlockOp};
-use nvmf_host::RecoveryPolicy;
+use nvmf_host::{NamespaceIdentity, RecoveryPolicy};
 
 /// Two drivers, the first of which fails operations that wait instead of waiting with them.
 fn two() -> (Rig, Rig) {
@@ -54,6 +55,31 @@ fn write_on_another_driver_waits_for_the_fence_of_the_first() {
     assert_eq!((second.result(1), second.result(2)), (Some(Ok(())), Some(Ok(()))));
     assert_eq!(second.target.disks[&1].bytes[4 * BLOCK], 0xbb);
     assert!(second.events.iter().all(|event| !matches!(event, DriverEvent::Lost(_))));
+}
+
+#[test]
+fn flush_over_a_driver_that_knows_of_no_cache_is_sent_once_another_has_heard_of_one() {
+    let shared = SharedFences::default();
+    let [mut first, mut second] = [(); 2].map(|()| {
+        let mut rig = Rig::ready_with(config(), |target| target.write_cache = false);
+        let (association, now) = (rig.driver.association().unwrap(), rig.now);
+        let seen = NamespaceIdentity::new(association.controller(), association.namespace(Nsid(1)).unwrap());
+        rig.driver.open(now, NamespaceIdentity { is_flushed: true, ..seen });
+        rig.driver.share_fences(&shared);
+        rig
+    });
+    let flushed = |second: &mut Rig, tag| {
+        second.target.seen.clear();
+        second.submit(tag, BlockOp::Flush);
+        second.run();
+        assert_eq!(second.result(tag), Some(Ok(())));
+        second.target.seen.len()
+    };
+    assert_eq!(flushed(&mut second, 1), 0);
+    first.target.write_cache = true;
+    first.target.disconnect();
+    first.pass(10 * SECOND);
+    assert_eq!(flushed(&mut second, 2), 1, "what the first has written is in the cache");
 }
 
 #[test]
