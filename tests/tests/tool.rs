@@ -119,7 +119,7 @@ fn disk_that_turns_read_only_refuses_writes_and_says_so_everywhere() {
     process::until("another server", || pid(&rig).is_some_and(|pid| pid != killed) && rig.state() == "live")
         .expect("there is");
     assert!(connect().is_read_only());
-    succeeds(&mut rig.site.local(&["detach", "--all"]).expect("nvmf")).expect("detached");
+    rig.detach_all();
     rig.target.stop().expect("a clean stop");
 }
 

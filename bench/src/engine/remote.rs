@@ -152,14 +152,14 @@ pub(super) fn connect_options(options: &JobOptions) -> Result<(Options, Option<N
                 .with_tls(tls(remote)?),
         ),
     };
-    let mut connect = Options::with_host(address.resolve()?, nqn, host);
-    connect.address_source = address.address_source();
+    let mut first = address.clone();
+    (first.transport, first.nqn) = (transport.clone(), Some(nqn));
+    let mut connect = first.options(host)?;
     for further in &remote.paths {
         let mut path = further.path()?;
         path.transport = transport.clone();
         connect.paths.push(path);
     }
-    connect.transport = transport;
     connect.authentication = authentication(remote)?;
     connect.disable_flow_control = remote.disable_flow_control;
     connect.provider = match remote.provider {

@@ -81,7 +81,7 @@ const FIXED: &[Fixed] = &[
     fixed(&["fill_device", "fill_fs"], OFF, "without size=, the whole device is used: omit it"),
     fixed(&["filesize"], NOTHING, "give size="),
     fixed(&["filename_format"], NOTHING, "give filename= or directory="),
-    fixed(&["hugepage-size"], NOTHING, "memory is anonymous pages: omit it"),
+    fixed(&["hugepage-size", "hugepage_size"], NOTHING, "memory is anonymous pages: omit it"),
     fixed(&["wait_for"], NOTHING, "use stonewall"),
     fixed(&["verify_async", "verify_async_cpus"], OFF, "blocks are checked by the job's own thread: omit it"),
     fixed(

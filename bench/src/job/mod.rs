@@ -179,13 +179,16 @@ impl Plan {
     }
 
     /// Numbers a run. Blocks to verify are of this run in jobs that write, and in those that read what another job of it
-    /// writes; others read the blocks of an earlier one.
+    /// writes at the same time or has written before; others read the blocks of an earlier one.
     pub fn number(&mut self, run: u64) {
         let writes = |job: &Job| job.options.rw.writes && job.options.verify.is_some();
-        let written: Vec<_> = self.jobs.iter().filter(|job| writes(job)).map(Job::place).collect();
-        for job in &mut self.jobs {
-            job.options.run = Some(run);
-            job.options.of_earlier_run = !written.contains(&job.place());
+        let mut written = Vec::new();
+        for stage in self.jobs.chunk_by_mut(|_, next| !next.options.stonewall) {
+            written.extend(stage.iter().filter(|job| writes(job)).map(Job::place));
+            for job in stage {
+                job.options.run = Some(run);
+                job.options.of_earlier_run = !written.contains(&job.place());
+            }
         }
     }
 

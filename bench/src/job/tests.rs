@@ -114,6 +114,12 @@ fn job_that_only_reads_expects_this_run_where_another_job_writes() {
     assert_eq!(runs, [Some(9), Some(9), None, Some(5)]);
     let seeds: Vec<_> = plan.jobs.iter().map(|job| job.options.seed()).collect();
     assert_eq!(seeds, [137, 137, 137, 5], "the same operations in every run");
+    let text = "[before]\nfilename=a\nrw=read\nverify=crc32c\n[write]\nstonewall\nfilename=a\nrw=write\nverify=crc32c\n\
+                [after]\nstonewall\nfilename=a\nrw=read\nverify=crc32c\n";
+    let mut staged = self::plan("x.fio", text).unwrap();
+    staged.number(9);
+    let runs: Vec<_> = staged.jobs.iter().map(|job| job.options.stamp()).collect();
+    assert_eq!(runs, [None, Some(9), Some(9)], "nothing of this run is there before it is written");
     let mut plan = self::plan("x.fio", "[a]\nrandrepeat=0\n[b]\nrandrepeat=0\nrandseed=5\n").unwrap();
     plan.number(9);
     assert_eq!([0, 1].map(|job: usize| plan.jobs[job].options.seed()), [9, 5]);

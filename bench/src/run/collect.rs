@@ -14,8 +14,8 @@ const OPEN_MAX: usize = 256;
 pub(super) struct Collector {
     interval: Duration,
     threads: usize,
-    /// By thread: the number of its last interval.
-    reached: HashMap<usize, u128>,
+    /// By thread: the number of its last interval, and whether blocks were read back in it.
+    reached: HashMap<usize, (u128, bool)>,
     /// By number.
     open: BTreeMap<u128, Open>,
     idle: Vec<Histogram<u64>>,
@@ -47,10 +47,14 @@ impl Collector {
     pub(super) fn add(&mut self, interval: &mut Interval) {
         let number = interval.at.as_nanos() / self.interval.as_nanos().max(1);
         // What is shorter than half an interval, as the wait for the last operations, is a part of the sample before:
-        // on its own it would be a rate of a few operations in nearly no time.
+        // on its own it would be a rate of a few operations in nearly no time. Unless it is another phase of the job.
         let number = match self.reached.get(&interval.thread) {
-            Some(&reached) if interval.length < self.interval / 2 => reached,
-            Some(reached) => number.max(reached + 1),
+            Some(&(reached, reads_back))
+                if reads_back == interval.reads_back && interval.length < self.interval / 2 =>
+            {
+                reached
+            }
+            Some((reached, _)) => number.max(reached + 1),
             None => number,
         };
         let at = self.closed.partition_point(|&closed| closed < number);
@@ -66,13 +70,13 @@ impl Collector {
             open.latencies.add(&interval.latencies).expect("all have the same bounds");
         }
         interval.latencies.reset();
-        self.reached.insert(interval.thread, number);
+        self.reached.insert(interval.thread, (number, interval.reads_back));
         self.close();
     }
 
     /// Notes that a thread has ended and sends no more intervals.
     pub(super) fn on_thread_ended(&mut self, thread: usize) {
-        self.reached.insert(thread, u128::MAX);
+        self.reached.insert(thread, (u128::MAX, false));
         self.close();
     }
 
@@ -84,7 +88,7 @@ impl Collector {
     /// Completes the intervals that all threads are past: a short rest may still follow to the last one.
     fn close(&mut self) {
         let all = self.reached.len() >= self.threads;
-        let reached = if all { self.reached.values().min().copied() } else { None };
+        let reached = if all { self.reached.values().map(|(number, _)| *number).min() } else { None };
         while let Some((&first, _)) = self.open.first_key_value()
             && (reached.is_some_and(|reached| first < reached) || self.open.len() > OPEN_MAX)
         {
@@ -108,9 +112,10 @@ impl Collector {
 
 fn add_operations(sample: &mut Sample, interval: &Interval) {
     let is_first = sample.length.is_zero();
-    let start = |at: Duration, length| at.saturating_sub(length);
-    let from = start(interval.at, interval.length);
-    let from = if is_first { from } else { from.min(start(sample.at, sample.length)) };
+    let mut from = interval.at.saturating_sub(interval.length);
+    if !is_first {
+        from = from.min(sample.at.saturating_sub(sample.length));
+    }
     sample.at = sample.at.max(interval.at);
     sample.length = sample.at - from;
     sample.reads_back = interval.reads_back && (is_first || sample.reads_back);
@@ -159,6 +164,18 @@ mod tests {
         collector.finish();
         let ios: Vec<u64> = collector.samples.iter().map(|sample| sample.ios[0]).collect();
         assert_eq!(ios, [1, 2]);
+    }
+
+    #[test]
+    fn blocks_that_are_read_back_in_no_time_are_a_sample_of_their_own() {
+        let mut collector = Collector::new(LENGTH, 1);
+        collector.add(&mut interval(0, 1));
+        let (at, length) = (Duration::from_millis(510), Duration::from_millis(10));
+        collector.add(&mut Interval { at, length, reads_back: true, ..interval(0, 0) });
+        collector.on_thread_ended(0);
+        let samples: Vec<_> =
+            collector.samples.iter().map(|it| (it.length.as_millis(), it.ios[0], it.reads_back)).collect();
+        assert_eq!(samples, [(500, 1, false), (10, 1, true)]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `latency_target`: the search for the greatest queue depth at which enough operations meet a latency.
 
+use super::nanoseconds;
 use crate::job::LatencyTarget;
 
 /// Doubles the depth while the target is met, then bisects between the last depth that met it and the first that
@@ -23,7 +24,6 @@ pub(super) struct DepthSearch {
 impl DepthSearch {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a percentage from 0 to 100")]
     pub(super) fn new(target: LatencyTarget, depth_max: u32) -> Self {
-        let nanoseconds = |time: core::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Self {
             target: nanoseconds(target.target),
             window: nanoseconds(target.window),

@@ -75,6 +75,7 @@ struct ThreadPlan<'a> {
     /// Number of its stream of random numbers.
     stream: u64,
     group: u32,
+    stage: u32,
 }
 
 /// A message from a thread.
@@ -94,9 +95,9 @@ pub fn run(plan: &Plan, settings: &Settings, interrupt: &Interrupt) -> Result<Ru
     let mut disks = HashMap::new();
     let mut jobs: Vec<JobResult> = Vec::new();
     let mut interrupted = None;
-    for (stage, number) in stages(plan).iter().zip(0..) {
-        let (ended, signal) = run_stage(stage, read_only, &mut disks, settings, interrupt)?;
-        jobs.extend(ended.into_iter().map(|job| JobResult { stage: number, ..job }));
+    for stage in stages(plan) {
+        let (ended, signal) = run_stage(&stage, read_only, &mut disks, settings, interrupt)?;
+        jobs.extend(ended);
         interrupted = signal;
         if interrupted.is_some() {
             break;
@@ -123,9 +124,10 @@ fn stages(plan: &Plan) -> Vec<Vec<ThreadPlan<'_>>> {
         if !first && (job.options.stonewall || job.options.new_group) {
             group += 1;
         }
+        let stage = u32::try_from(stages.len()).unwrap_or(u32::MAX) - 1;
         for number in 0..job.options.numjobs {
-            if let Some(stage) = stages.last_mut() {
-                stage.push(ThreadPlan { job, number, stream, group });
+            if let Some(threads) = stages.last_mut() {
+                threads.push(ThreadPlan { job, number, stream, group, stage });
             }
             stream += 1;
         }
@@ -189,7 +191,11 @@ fn run_stage(
                     waits -= 1;
                 }
                 Ok(_) => {}
-                Err(RecvTimeoutError::Timeout) => on_signal(&mut interrupted, interrupt, &stop),
+                Err(RecvTimeoutError::Timeout) => {
+                    if let Some(signal) = on_signal(&mut interrupted, interrupt, &stop) {
+                        std::process::exit(128 + signal);
+                    }
+                }
                 // Threads that send nothing have panicked; the scope propagates the panic.
                 Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -208,7 +214,10 @@ fn run_stage(
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            on_signal(&mut interrupted, interrupt, &stop);
+            if let Some(signal) = on_signal(&mut interrupted, interrupt, &stop) {
+                stage_run.progress.clear();
+                std::process::exit(128 + signal);
+            }
             stage_run.progress.show(stage_run.running);
         }
         stage_run.progress.clear();
@@ -216,13 +225,15 @@ fn run_stage(
     })
 }
 
-/// Stops the threads at the first signal, and the program at the second.
-fn on_signal(interrupted: &mut Option<i32>, interrupt: &Interrupt, stop: &AtomicBool) {
-    let Some(signal) = interrupt.came() else { return };
-    if interrupted.replace(signal).is_some() {
-        std::process::exit(128 + signal);
-    }
+/// Stops the threads at the first signal; returns the second one, at which the program is to end.
+fn on_signal(interrupted: &mut Option<i32>, interrupt: &Interrupt, stop: &AtomicBool) -> Option<i32> {
+    let signal = interrupt.came()?;
     stop.store(true, Ordering::Relaxed);
+    interrupted.replace(signal).map(|_| signal)
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Channels to a thread.

@@ -118,13 +118,12 @@ pub(super) fn drive<E: Engine>(
     };
     let outcome = Worker::new(parts, &plan.job.name, options, link.stop).run();
     let mut record = outcome.record;
-    let (elapsed, cpu) = record.finish(outcome.now);
     let mut engine = outcome.engine;
     engine.close();
     let result = JobResult {
         name: plan.job.name.clone(),
         group: plan.group,
-        stage: 0,
+        stage: plan.stage,
         threads: 1,
         // EILSEQ, as in fio, if only verification failed.
         error: outcome
@@ -141,13 +140,13 @@ pub(super) fn drive<E: Engine>(
         engine: options.engine().name().to_owned(),
         iodepth: options.iodepth,
         started: record.started,
-        elapsed,
+        elapsed: outcome.elapsed,
         directions: core::mem::replace(
             &mut record.directions,
             core::array::from_fn(|_| DirectionResult::default()),
         ),
         sync: record.sync,
-        cpu,
+        cpu: outcome.cpu,
         depth: record.depth,
         submit: record.submit,
         complete: record.complete,

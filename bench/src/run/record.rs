@@ -1,5 +1,6 @@
 //! The counters of a job's thread.
 
+use super::nanoseconds;
 use crate::cpu::{Thread, cpu};
 use crate::result::{Cpu, Direction, DirectionResult, histogram};
 use core::time::Duration;
@@ -115,7 +116,7 @@ impl<'a, M> Record<'a, M> {
     }
 
     fn interval_length(&self) -> u64 {
-        u64::try_from(self.channel.length.as_nanos()).unwrap_or(u64::MAX).max(1)
+        nanoseconds(self.channel.length).max(1)
     }
 
     /// Ends the phase of writing, and starts the one of reading back.

@@ -1,10 +1,10 @@
 //! The sequence of a thread's operations, syncs and pauses, and the reading back of written blocks.
 
+use super::nanoseconds;
 use crate::job::JobOptions;
 use crate::result::Direction;
 use crate::verify::Verification;
 use crate::workload::{Generator, Operation, Pace};
-use core::time::Duration;
 
 /// Operations that never started and are counted one by one.
 const EACH_ALONE: u64 = 1 << 18;
@@ -30,8 +30,8 @@ enum Phase {
     Work,
     /// Wait for outstanding operations, then submit the last sync.
     LastSync,
-    /// Read written blocks back, from this address on.
-    ReadBack(u64),
+    /// Read written blocks back, from `read_back_to` on.
+    ReadBack,
     End,
 }
 
@@ -65,7 +65,6 @@ pub(super) struct Source {
 
 impl Source {
     pub(super) fn new(options: &JobOptions, generator: Generator) -> Self {
-        let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Self {
             pace: Pace::new(options),
             phase: Phase::Work,
@@ -79,7 +78,7 @@ impl Source {
             sync_at_end: options.end_fsync && options.rw.writes,
             read_back: options.verify.is_some() && options.do_verify && options.rw.writes,
             read_back_len: options.bs_most(),
-            read_back_to: 0,
+            read_back_to: generator.region().offset,
             think_time: nanoseconds(options.thinktime),
             think_every: options.thinktime_blocks,
             issued_since_thought: 0,
@@ -132,18 +131,18 @@ impl Source {
     /// When an operation of this direction is due, if there is a rate for it.
     fn due(&self, direction: Direction) -> Option<u64> {
         let due = self.pace.due(direction)?;
-        let due = self.start.saturating_add(u64::try_from(due.as_nanos()).unwrap_or(u64::MAX));
+        let due = self.start.saturating_add(nanoseconds(due));
         Some(due.max(self.not_before))
     }
 
     /// Whether written blocks are now being read back.
     pub(super) fn reads_back(&self) -> bool {
-        matches!(self.phase, Phase::ReadBack(_))
+        self.phase == Phase::ReadBack
     }
 
     /// The address up to which written blocks have been read back, if they are to be.
     pub(super) fn read_back_to(&self) -> Option<u64> {
-        self.read_back.then_some(self.read_back_to.max(self.generator.region().offset))
+        self.read_back.then_some(self.read_back_to)
     }
 
     /// What to do next, with `in_flight` operations outstanding.
@@ -157,15 +156,14 @@ impl Source {
             Phase::Work => self.next_work(now, in_flight, verification),
             _ if in_flight > 0 && !self.reads_back() => Next::Blocked,
             Phase::LastSync => {
-                self.phase =
-                    if self.read_back { Phase::ReadBack(self.generator.region().offset) } else { Phase::End };
+                self.phase = if self.read_back { Phase::ReadBack } else { Phase::End };
                 if core::mem::take(&mut self.sync_at_end) {
                     Next::Sync
                 } else {
                     self.next(now, in_flight, verification)
                 }
             }
-            Phase::ReadBack(from) => self.next_read_back(from, verification),
+            Phase::ReadBack => self.next_read_back(verification),
             Phase::End => Next::End,
         }
     }
@@ -214,8 +212,8 @@ impl Source {
         self.next(now, in_flight, verification)
     }
 
-    fn next_read_back(&mut self, from: u64, verification: &mut Option<Verification>) -> Next {
-        let region = self.generator.region();
+    fn next_read_back(&mut self, verification: &mut Option<Verification>) -> Next {
+        let (region, from) = (self.generator.region(), self.read_back_to);
         let verification = verification.as_mut().filter(|_| from < region.offset + region.len);
         let Some((verification, (offset, len))) =
             verification.and_then(|v| v.written_from(from, self.read_back_len).map(|run| (v, run)))
@@ -229,7 +227,6 @@ impl Source {
             return Next::Blocked;
         }
         self.read_back_to = offset + u64::from(len);
-        self.phase = Phase::ReadBack(self.read_back_to);
         Next::Do(operation, None)
     }
 }

@@ -127,7 +127,7 @@ fn run_on(disk: &Disk, number: u64, options: &[(&str, &str)], fault: Fault, vict
     let stop = AtomicBool::new(false);
     let link =
         RunLink { index: 0, out, back: used, go: gone, interval: Duration::from_millis(500), stop: &stop };
-    drive(corrupting, &ThreadPlan { job, number: 0, stream: 0, group: 0 }, &link).unwrap();
+    drive(corrupting, &ThreadPlan { job, number: 0, stream: 0, group: 0, stage: 0 }, &link).unwrap();
     drop(link);
     let done = messages.iter().find_map(|message| match message {
         Message::Done(_, result) => Some(*result),

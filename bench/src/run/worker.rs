@@ -3,12 +3,13 @@
 mod ending;
 
 use super::depth_search::DepthSearch;
+use super::nanoseconds;
 use super::record::{Record, Times};
 use super::source::{Next, Source};
 use crate::engine::Engine;
 use crate::job::{JobOptions, Poll};
 use crate::message::say;
-use crate::result::{Direction, Verified};
+use crate::result::{Cpu, Direction, Verified};
 use crate::verify::Verification;
 use crate::workload::{Operation, Random};
 use core::time::Duration;
@@ -74,8 +75,6 @@ pub(super) struct Worker<'a, E: Engine, M> {
     spin: Spin,
     ramp_ends: Option<u64>,
     stopped_at: Option<u64>,
-    /// Longest wait for what is outstanding at the end of `runtime`, in nanoseconds.
-    drain_timeout: u64,
     /// When the last completion came.
     last_end: u64,
     ended: bool,
@@ -93,7 +92,10 @@ pub(super) struct Outcome<'a, E, M> {
     pub(super) outstanding: u64,
     pub(super) verified: Option<Verified>,
     pub(super) latency_depth: u32,
-    pub(super) now: u64,
+    /// From the job's start to its end.
+    pub(super) elapsed: Duration,
+    /// Of that time.
+    pub(super) cpu: Cpu,
 }
 
 impl<'a, E: Engine, M> Worker<'a, E, M> {
@@ -123,7 +125,6 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
             spin: Spin::new(),
             ramp_ends: None,
             stopped_at: None,
-            drain_timeout: u64::try_from(options.drain_timeout.as_nanos()).unwrap_or(u64::MAX),
             last_end: 0,
             ended: false,
             first_error: None,
@@ -143,10 +144,12 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
         if let Some(search) = &mut self.search {
             search.start(now);
         }
-        let ramp = u64::try_from(self.options.ramp_time.as_nanos()).unwrap_or(u64::MAX);
+        let ramp = nanoseconds(self.options.ramp_time);
         self.ramp_ends = (ramp > 0).then(|| now.saturating_add(ramp));
         while !self.turn() {}
         let now = self.now();
+        // What follows is not the job's: counting what never started may take longer than it did.
+        let (elapsed, cpu) = self.parts.record.finish(now);
         let outstanding = self.give_up(now);
         let record = &mut self.parts.record;
         self.parts.source.never_started(|direction, waited, number| {
@@ -160,12 +163,13 @@ impl<'a, E: Engine, M> Worker<'a, E, M> {
             outstanding,
             verified: self.parts.verification.as_ref().map(|v| v.verified(self.parts.source.read_back_to())),
             latency_depth: self.search.as_ref().map_or(0, DepthSearch::held),
-            now,
+            elapsed,
+            cpu,
         }
     }
 
     fn now(&self) -> u64 {
-        u64::try_from(self.parts.clock.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        nanoseconds(self.parts.clock.elapsed())
     }
 
     fn in_flight(&self) -> usize {

@@ -2,8 +2,6 @@
 
 use super::bench;
 use anyhow::Result;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use nvmf_tests::process;
 use nvmf_tests::site::Site;
 use serde_json::Value;
@@ -43,8 +41,8 @@ impl<'a> Running<'a> {
         Ok(running)
     }
 
-    fn signal(&self, signal: Signal) -> Result<()> {
-        Ok(kill(Pid::from_raw(i32::try_from(self.child.id())?), signal)?)
+    fn signal(&self, signal: &str) -> Result<()> {
+        process::signal(self.child.id(), signal)
     }
 
     fn end(mut self) -> Result<(ExitStatus, Value)> {
@@ -139,9 +137,7 @@ fn interrupted_job_reports_what_it_did_and_is_no_success() -> Result<()> {
     let site = Site::new("bench-interrupted")?;
     let job =
         ["--name=x", "--ioengine=memory", "--size=64m", "--rw=randwrite", "--time_based", "--runtime=600"];
-    for (more, signal, code) in
-        [(&["--rw=randread"][..], Signal::SIGTERM, 143), (&["--verify=crc32c"], Signal::SIGINT, 130)]
-    {
+    for (more, signal, code) in [(&["--rw=randread"][..], "TERM", 143), (&["--verify=crc32c"], "INT", 130)] {
         let running = Running::start(&site, &[&job[..], more].concat())?;
         running.signal(signal)?;
         let (status, document) = running.end()?;
@@ -149,7 +145,7 @@ fn interrupted_job_reports_what_it_did_and_is_no_success() -> Result<()> {
         let job = &document["jobs"][0];
         let done = number(&job["read"]["total_ios"]) + number(&job["write"]["total_ios"]);
         assert!(done > 0.0 && job["error"] == 0, "{job}");
-        if signal == Signal::SIGINT {
+        if signal == "INT" {
             assert!(number(&job["verify"]["blocks_not_read_back"]) > 0.0, "{job}");
         }
     }

@@ -1,6 +1,7 @@
 //! The end of a job whose disk does not answer.
 
 use super::Worker;
+use super::nanoseconds;
 use crate::engine::Engine;
 
 /// Longest wait for outstanding operations after an interrupt, in nanoseconds.
@@ -10,10 +11,11 @@ impl<E: Engine, M> Worker<'_, E, M> {
     /// Whether what is outstanding has been waited for long enough: after an interrupt, and after `runtime` for
     /// `drain_timeout`. What was written is read back for as long as something comes.
     pub(super) fn waited_enough(&self, now: u64) -> bool {
+        let drain = || nanoseconds(self.options.drain_timeout);
         let (since, most) = match (self.stopped_at, self.parts.source.deadline_passed(now)) {
             (Some(at), _) => (at, STOP_TIMEOUT),
-            (None, Some(at)) if self.parts.source.reads_back() => (at.max(self.last_end), self.drain_timeout),
-            (None, Some(at)) => (at, self.drain_timeout),
+            (None, Some(at)) if self.parts.source.reads_back() => (at.max(self.last_end), drain()),
+            (None, Some(at)) => (at, drain()),
             (None, None) => return false,
         };
         now.saturating_sub(since) > most
