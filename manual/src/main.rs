@@ -5,9 +5,9 @@
 //! nvmf-manual FOLDER DATE SECTIONS
 //! ```
 //!
-//! FOLDER gets `man/NAME.SECTION`, a page for each program and each of its commands, and `bash/NAME`, `zsh/_NAME`,
-//! `fish/NAME.fish`, and `bench/nvmf-bench.1`. DATE is that of the pages. In SECTIONS lies what no command line says, as `NAME.SECTION` in the
-//! language of man(7): it is put at the end of the page.
+//! FOLDER gets `man/NAME.SECTION`, a page for each program and each of its commands, `bash/NAME`, `zsh/_NAME` and
+//! `fish/NAME.fish`; `bench/nvmf-bench.1` lies apart, as it is of another package. DATE is that of the pages. In SECTIONS
+//! lies what no command line says, as `NAME.SECTION` in the language of man(7): it is put at the end of the page.
 #![forbid(unsafe_code)]
 
 use anyhow::{Context, Result, bail};
