@@ -8,6 +8,9 @@ use anyhow::Result;
 /// Measures one side in one round.
 pub(super) type Measure<'a> = Box<dyn FnMut() -> Result<f64> + 'a>;
 
+/// What came of that, and how many of both cores were busy meanwhile.
+type Measured = (f64, Option<f64>);
+
 /// Another implementation with the same workload.
 pub(super) struct Peer<'a> {
     pub(super) name: &'static str,
@@ -96,7 +99,7 @@ impl<'a> Comparison<'a> {
     /// faster meanwhile favours none. Ends when our own side does not run.
     pub(super) fn run(mut self, rounds: u32, cores: Cores) -> Vec<Entry> {
         // Ours is the first.
-        let mut figures: Vec<Vec<(f64, Option<f64>)>> = vec![Vec::new(); 1 + self.peers.len()];
+        let mut figures: Vec<Vec<Measured>> = vec![Vec::new(); 1 + self.peers.len()];
         let is_here = self.ours.is_ok();
         let rounds = if is_here { rounds.min(self.rounds_max) } else { 0 };
         for round in 1..=rounds {
@@ -141,14 +144,9 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    fn entries(
-        &self,
-        is_here: bool,
-        ours: &[(f64, Option<f64>)],
-        theirs: &[Vec<(f64, Option<f64>)>],
-    ) -> Vec<Entry> {
-        let busy = |all: &[(f64, Option<f64>)]| Spread::of(all.iter().filter_map(|(_, busy)| *busy));
-        let figures = |all: &[(f64, Option<f64>)]| all.iter().map(|(figure, _)| *figure).collect::<Vec<_>>();
+    fn entries(&self, is_here: bool, ours: &[Measured], theirs: &[Vec<Measured>]) -> Vec<Entry> {
+        let busy = |all: &[Measured]| Spread::of(all.iter().filter_map(|(_, busy)| *busy));
+        let figures = |all: &[Measured]| all.iter().map(|(figure, _)| *figure).collect::<Vec<_>>();
         let ours_busy = busy(ours);
         let ours = figures(ours);
         let alone = Entry {

@@ -2,7 +2,7 @@
 
 use super::site::Cores;
 use super::spdk;
-use crate::step;
+use crate::{lab, step};
 use anyhow::{Context, Result};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -56,8 +56,7 @@ fn model(info: &str) -> Option<&str> {
 }
 
 fn is_guest(info: &str) -> bool {
-    let flags = info.lines().find(|line| line.starts_with("flags"));
-    flags.is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "hypervisor"))
+    lab::has_flag(info, &["hypervisor"])
 }
 
 /// How many of the cores are busy with other work, while nothing is measured.

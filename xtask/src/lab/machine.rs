@@ -121,9 +121,13 @@ impl Machine<'_> {
 /// Whether guests' processors are emulated in software, because the machine's does not run virtual machines. /dev/kvm alone
 /// does not tell: some clouds' machines have one that emulates parts of the processor, where a stock kernel does not get far.
 pub(crate) fn is_emulated() -> bool {
-    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let flags = text.lines().find(|line| line.starts_with("flags"));
-    !flags.is_some_and(|flags| flags.split_whitespace().any(|flag| matches!(flag, "vmx" | "svm")))
+    !has_flag(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default(), &["vmx", "svm"])
+}
+
+/// Whether processors have one of these flags, by the text of `/proc/cpuinfo`.
+pub(crate) fn has_flag(cpuinfo: &str, any_of: &[&str]) -> bool {
+    let flags = cpuinfo.lines().find(|line| line.starts_with("flags"));
+    flags.is_some_and(|flags| flags.split_whitespace().any(|flag| any_of.contains(&flag)))
 }
 
 /// The second machine of a scenario. It runs what the first one writes into `second/requests` of its shared folder

@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 pub(crate) use image::{available, possible};
-pub(crate) use machine::is_emulated;
+pub(crate) use machine::{has_flag, is_emulated};
 
 #[derive(clap::Args)]
 pub(crate) struct Lab {
