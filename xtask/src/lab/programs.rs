@@ -28,19 +28,12 @@ pub(super) struct Programs {
 impl Programs {
     /// Builds the programs (release).
     pub(super) fn build() -> Result<Self> {
-        let packages = ["nvmf-target", "nvmf-cli", "nvmf-bench", "nvmf-capi"];
-        let build = packages.iter().fold(vec!["build", "--release"], |mut build, package| {
-            build.extend(["-p", package]);
-            build
-        });
-        step::run(
-            "building nvmf-target, nvmf and what else is packaged (release)",
-            &mut step::cargo(&build),
-        )?;
+        let build = ["build", "--release", "-p", "nvmf-target", "-p", "nvmf-cli"];
+        step::run("building nvmf-target and nvmf (release)", &mut step::cargo(&build))?;
         let conformance = (CONFORMANCE, build_test("nvmf-verbs", &["--test", "conformance"], "conformance")?);
         let records = (TLS_RECORDS, build_test("nvmf-stream", &["--lib"], "nvmf_stream")?);
         let devices = (DEVICES, build_test("nvmf-backend", &["--test", "block_device"], "block_device")?);
-        let mut programs = Self::in_folder(step::root().join(".build/release"));
+        let mut programs = Self::in_folder(own_folder());
         programs.files.extend([conformance, records, devices]);
         Ok(programs)
     }
@@ -56,6 +49,10 @@ impl Programs {
 
     /// Puts them into Debian packages as well.
     pub(super) fn with_packages(mut self) -> Result<Self> {
+        if self.folder == own_folder() {
+            let build = ["build", "--release", "-p", "nvmf-bench", "-p", "nvmf-capi"];
+            step::run("building what else is packaged (release)", &mut step::cargo(&build))?;
+        }
         let folder = tempfile::tempdir()?;
         dist::quick(&self.folder, folder.path())?;
         self.packages = Some(folder);
@@ -85,6 +82,11 @@ impl Programs {
         }
         Ok(())
     }
+}
+
+/// Where programs are that are built here.
+fn own_folder() -> PathBuf {
+    step::root().join(".build/release")
 }
 
 /// Builds a package's test (release) by cargo's option for it and its name; returns the path of the executable.
