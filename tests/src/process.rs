@@ -96,6 +96,14 @@ impl Target {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
+    /// Waits until it has logged that: what is logged is written by a thread of its own, which may come after the answer.
+    ///
+    /// # Errors
+    /// When it does not; the error contains the log.
+    pub fn until_logged(&self, text: &str) -> Result<()> {
+        until(&format!("the target logs `{text}`"), || self.log().contains(text)).with_context(|| self.log())
+    }
+
     /// Its process ID.
     #[must_use]
     pub fn pid(&self) -> u32 {

@@ -57,10 +57,6 @@ fn log(site: &Site) -> String {
     std::fs::read_to_string(site.path("log")).expect("a log")
 }
 
-fn log_says(site: &Site, part: &str) {
-    process::until(part, || log(site).contains(part)).expect("a line of the log");
-}
-
 /// The disk is written and read.
 fn uses_the_disk(site: &Site, options: &[&str]) {
     let (from, to) = (path(site, "from"), path(site, "to"));
@@ -112,7 +108,7 @@ fn both_sides_prove_themselves_and_make_a_key() {
     fails(&mut call(&site, "id-ctrl", &wrong), &["did not prove that it has"]).expect("a message");
     let wrong = ["-S", &other, "--concat"];
     fails(&mut call(&site, "id-ctrl", &wrong), &["the controller refused"]).expect("a message");
-    log_says(&site, "its response is wrong");
+    target.until_logged("its response is wrong").expect("a line of the log");
     target.stop().expect("a clean stop");
 }
 
@@ -143,7 +139,7 @@ fn host_without_a_secret_is_refused_at_a_listener_with_concat() {
     let error = block_on(Connection::connect(options)).map(drop).expect_err("it is refused");
     let error = format!("{:#}", anyhow::Error::from(error));
     assert!(error.contains("Connect Invalid Host"), "{error}");
-    log_says(&site, "must use TLS here");
+    target.until_logged("must use TLS here").expect("a line of the log");
     target.stop().expect("a clean stop");
 }
 
@@ -151,7 +147,7 @@ fn host_without_a_secret_is_refused_at_a_listener_with_concat() {
 fn concatenation_without_tls_is_a_mismatch() {
     let (site, target, key) = site("concat-off", "off", "");
     fails(&mut call(&site, "id-ctrl", &["-S", &key, "--concat"]), &["cannot do it here"]).expect("a message");
-    log_says(&site, "it wants a secure channel");
+    target.until_logged("it wants a secure channel").expect("a line of the log");
     target.stop().expect("a clean stop");
 }
 

@@ -73,7 +73,9 @@ fn listener_without_discovery_serves_its_disks() {
     let target = site.serve().expect("a target");
     let mut call = site.call("discover", &["-t", "tcp"]).expect("nvmf");
     fails(&mut call, &["Connect"]).expect("a message");
-    assert!(target.log().contains("there is no subsystem nqn.2014-08.org.nvmexpress.discovery"));
+    target
+        .until_logged("there is no subsystem nqn.2014-08.org.nvmexpress.discovery")
+        .expect("a line of the log");
     let id = site.call("id-ns", &["-t", "tcp", "-n", &site.nqn, "--nsid", "1", "-o", "json"]);
     assert_eq!(json(&mut id.expect("nvmf")).expect("the disk")["nsze"], 256);
     target.stop().expect("a clean stop");

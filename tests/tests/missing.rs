@@ -1,14 +1,9 @@
 //! A target of which something is missing serves the rest, and takes the missing up when it comes.
 
-use nvmf_tests::process::{self, Target};
+use nvmf_tests::process;
 use nvmf_tests::site::{Site, succeeds};
 
 const SIZE: u64 = 4 << 20;
-
-fn logs(target: &Target, what: &str) {
-    process::until(what, || target.log().contains(what))
-        .unwrap_or_else(|error| panic!("{error}\n{}", target.log()));
-}
 
 fn shows(site: &Site, nsid: &str) -> bool {
     succeeds(&mut site.call("id-ns", &["-n", &site.nqn, "--nsid", nsid]).expect("nvmf")).is_ok()
@@ -21,7 +16,7 @@ fn missing_disk_is_served_when_it_comes() {
     let disks = [format!("path = \"{}\"", late.display()), site.disk("disk.img", SIZE)];
     site.configure(&site.subsystem(&disks)).expect("a configuration");
     let target = site.serve().expect("a target");
-    logs(&target, "late.img does not exist");
+    target.until_logged("late.img does not exist").expect("a line of the log");
     assert!(shows(&site, "2") && !shows(&site, "1"));
     let file = std::fs::File::create(&late).expect("a file");
     file.set_len(SIZE).expect("a size");
@@ -40,11 +35,11 @@ fn missing_address_is_served_when_it_comes() {
         format!("[[listener]]\naddress = \"{address}\"\n[[listener]]\naddress = \"192.0.2.1:4420\"\n");
     site.configure(&(listeners + &site.subsystem(&[site.disk("disk.img", SIZE)]))).expect("a configuration");
     let target = site.serve().expect("a target");
-    logs(&target, "192.0.2.1:4420: the address is not one of this machine");
-    logs(&target, &format!("{address}: the port is taken"));
+    target.until_logged("192.0.2.1:4420: the address is not one of this machine").expect("a line of the log");
+    target.until_logged(&format!("{address}: the port is taken")).expect("a line of the log");
     assert!(shows(&site, "1"));
     drop(taken);
-    logs(&target, &format!("listening on {address} (iwarp)"));
+    target.until_logged(&format!("listening on {address} (iwarp)")).expect("a line of the log");
     target.stop().expect("a stop in order");
 }
 

@@ -122,7 +122,6 @@ fn host_without_the_right_key_is_told_and_logged() {
     let to = ["id-ctrl", "-t", "tcp", "-a", "127.0.0.1", "-s", &port, "-q", nqn, "-I", HOST_ID];
     let stranger = [&to[..], &named, &["--tls", "--tls-key-file", &key]].concat();
     fails(&mut site.local(&stranger).expect("nvmf"), &["unknown_psk_identity"]).expect("a message");
-    let log = log(&site);
     for line in [
         "no TLS on a port that requires it",
         "the peer has another key than the one known here for \"NVMe0R01 ",
@@ -131,7 +130,7 @@ fn host_without_the_right_key_is_told_and_logged() {
         "the host has one for SHA-384",
         "no key is configured for host nqn.2026-11.com.example:stranger",
     ] {
-        assert!(log.contains(line), "{line} is not in the log:\n{log}");
+        target.until_logged(line).expect("a line of the log");
     }
     // Nobody else suffers.
     uses_the_disk(&site, &["--tls", "--tls-key-file", &key]);
@@ -143,7 +142,7 @@ fn tls_to_a_port_without_it_is_told_and_logged() {
     let (site, target, key) = site("tls-off", "off", "1");
     let options = ["-n", site.nqn.as_str(), "--tls", "--tls-key-file", &key];
     fails(&mut call(&site, "id-ctrl", &options), &["is it a port with TLS"]).expect("a message");
-    assert!(log(&site).contains("a TLS ClientHello on a port without TLS"), "{}", log(&site));
+    target.until_logged("a TLS ClientHello on a port without TLS").expect("a line of the log");
     uses_the_disk(&site, &[]);
     target.stop().expect("a clean stop");
 }
@@ -156,7 +155,7 @@ fn key_file_that_others_may_read_is_not_used() {
     let named = ["-n", site.nqn.as_str(), "--tls", "--tls-key-file", &key];
     fails(&mut call(&site, "id-ctrl", &named), &["chmod 600"]).expect("a message");
     let (site, target, key) = serve(site, "required", key);
-    assert!(log(&site).contains(&format!("chmod 600 {key}")), "{}", log(&site));
+    target.until_logged(&format!("chmod 600 {key}")).expect("a line of the log");
     // What is mended is taken up by a reload.
     std::fs::set_permissions(&key, Permissions::from_mode(0o600)).expect("permissions");
     process::signal(target.pid(), "HUP").expect("a reload");
@@ -213,10 +212,10 @@ fn host_whose_key_cannot_be_read_at_a_reload_is_refused() {
     succeeds(&mut connect()).expect("a connection");
     std::fs::remove_file(&key).expect("the target's file");
     reload(&site, &target, "with 1 error");
-    assert!(log(&site).contains("has no key for TLS and is refused"), "{}", log(&site));
+    target.until_logged("has no key for TLS and is refused").expect("a line of the log");
     fails(&mut connect(), &["unknown_psk_identity"]).expect("a message");
     let line = format!("the key of host {} could not be read", host());
-    assert!(log(&site).contains(&line), "{}", log(&site));
+    target.until_logged(&line).expect("a line of the log");
     std::fs::copy(&own, &key).expect("the target's file");
     reload(&site, &target, "reloaded");
     succeeds(&mut connect()).expect("a connection");
@@ -231,18 +230,18 @@ fn last_host_that_is_removed_is_refused() {
     let (_, after) = rest.split_once("[[subsystem]]").expect("a subsystem");
     std::fs::write(site.path("target.toml"), format!("{before}[[subsystem]]{after}")).expect("a file");
     reload(&site, &target, "reloaded");
-    assert!(log(&site).contains("no host has a key"), "{}", log(&site));
+    target.until_logged("no host has a key").expect("a line of the log");
     let with_key = ["-n", site.nqn.as_str(), "--tls", "--tls-key-file", &key];
     fails(&mut call(&site, "id-ctrl", &with_key), &["unknown_psk_identity"]).expect("a message");
     let line = format!("no key is configured for host {}", host());
-    assert!(log(&site).contains(&line), "{}", log(&site));
+    target.until_logged(&line).expect("a line of the log");
     target.stop().expect("a clean stop");
 }
 
 #[test]
 fn tls_in_use_is_shown() {
     let (site, target, key) = site("tls-shown", "allowed", "1");
-    assert!(log(&site).contains("(NVMe/TCP, TLS allowed)"), "{}", log(&site));
+    target.until_logged("(NVMe/TCP, TLS allowed)").expect("a line of the log");
     for (tls, options) in [(false, &[][..]), (true, &["--tls", "--tls-key-file", &key])] {
         let socket = path(&site, "disk.sock");
         let named = ["-n", site.nqn.as_str(), "--socket", &socket];
