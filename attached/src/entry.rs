@@ -96,6 +96,16 @@ pub struct AttachedPath {
     pub gives_up: Option<u64>,
 }
 
+impl AttachedPath {
+    /// Its controller's address without the brackets of IPv6, or the name that has none now; and the port.
+    #[must_use]
+    pub fn host_and_port(&self) -> (&str, Option<u16>) {
+        let Some((host, port)) = self.address.rsplit_once(':') else { return (&self.address, None) };
+        let is_bracket = |bracket| ['[', ']'].contains(&bracket);
+        (host.trim_matches(is_bracket), port.parse().ok())
+    }
+}
+
 /// What a disk was when it was attached.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Disk {
@@ -231,5 +241,19 @@ impl Attachment {
             "socket": self.socket, "vhost_user": self.vhost_user, "uri": self.uri(),
             "paths": self.paths, "note": self.note, "pid": self.served_by(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn path_leads_to_an_address_or_a_name_with_a_port() {
+        let of = |address: &str| AttachedPath { address: address.to_owned(), ..AttachedPath::default() };
+        assert_eq!(of("192.0.2.1:4420").host_and_port(), ("192.0.2.1", Some(4420)));
+        assert_eq!(of("[2001:db8::1]:4421").host_and_port(), ("2001:db8::1", Some(4421)));
+        assert_eq!(of("storage.example:4420").host_and_port(), ("storage.example", Some(4420)));
+        assert_eq!(of("storage.example").host_and_port(), ("storage.example", None));
     }
 }

@@ -138,10 +138,7 @@ impl Settings {
             (Err(_), Some(nqn)) if paths.iter().any(is_known) => {
                 paths.push(self.path(uri)?);
                 paths.sort_by_key(|path| !is_known(path));
-                let first = paths.remove(0);
-                let mut options = Options::with_host(first.address, nqn, host);
-                (options.transport, options.address_source) = (first.transport, first.address_source);
-                options
+                Options::over(paths.remove(0), nqn, host)
             }
             (Err(error), _) => return Err(error.into()),
         };

@@ -17,8 +17,6 @@ pub struct RecoveryPolicy {
     pub ctrl_loss_timeout: Option<Duration>,
     /// Fail waiting I/O so long after the loss; `None` waits for the reconnect or the end.
     pub fast_io_fail_timeout: Option<Duration>,
-    /// I/O waits for its disk while another one is in its place after a reconnect, as for a lost connection.
-    pub wait_for_disk: bool,
     /// One attempt may take so long, and so may the closing of the old connections.
     pub attempt_timeout: Duration,
     /// Times that one command is issued again.
@@ -35,7 +33,6 @@ impl Default for RecoveryPolicy {
             reconnect_delay_max: Duration::from_secs(10),
             ctrl_loss_timeout: Some(Duration::from_secs(600)),
             fast_io_fail_timeout: None,
-            wait_for_disk: true,
             attempt_timeout: Duration::from_secs(90),
             retries_max: 3,
             retry_delay: Duration::from_millis(100),
@@ -311,12 +308,6 @@ impl Recovery {
     #[must_use]
     pub fn io_wait_max(&self) -> Option<Duration> {
         self.policy.ctrl_loss_timeout.into_iter().chain(self.policy.fast_io_fail_timeout).min()
-    }
-
-    /// Whether I/O waits for its disk while another one is in its place after a reconnect.
-    #[must_use]
-    pub fn waits_for_disk(&self) -> bool {
-        self.policy.wait_for_disk
     }
 
     /// When the next attempt to connect begins; `None` while none is waited for.

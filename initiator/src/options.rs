@@ -178,6 +178,13 @@ impl Options {
         Ok(Self::with_host(address, nqn, HostIdentity::of_this_machine()?))
     }
 
+    /// Over this path, as this host.
+    #[must_use]
+    pub fn over(path: PathOptions, nqn: Nqn, host: HostIdentity) -> Self {
+        let PathOptions { address, address_source, transport, source } = path;
+        Self { address_source, transport, source, ..Self::with_host(address, nqn, host) }
+    }
+
     /// As this host.
     #[must_use]
     pub fn with_host(address: SocketAddr, nqn: Nqn, host: HostIdentity) -> Self {
@@ -355,9 +362,9 @@ impl Options {
                 reconnect_delay: self.reconnect_delay,
                 ctrl_loss_timeout: loss,
                 fast_io_fail_timeout: self.fast_io_fail_timeout,
-                wait_for_disk: self.wait_for_disk,
                 ..RecoveryPolicy::default()
             },
+            wait_for_disk: self.wait_for_disk,
             io_timeout: self.io_timeout,
             policy: self.path_policy,
             operations: u32::from(self.queues().max(1)) * u32::from(self.queue_depth) + 1024,

@@ -175,7 +175,9 @@ impl DiskArguments {
     pub(super) fn configured(&self) -> Result<Vec<String>> {
         let file = self.config.as_deref().filter(|file| *file != Path::new("none"));
         let target = || self.namespace.target.place(false);
-        file.map_or(Ok(Vec::new()), |file| options_of(file, self.namespace.nqn, &target()?))
+        file.map_or(Ok(Vec::new()), |file| {
+            options_of(file, self.namespace.target.hostnqn, self.namespace.nqn, &target()?)
+        })
     }
 
     /// The subsystem that is meant, with these options.

@@ -14,7 +14,6 @@ use clap::ValueEnum;
 use nvmf_attached::{AttachedPath, Attachment};
 use serde_json::json;
 use std::cell::Cell;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -130,8 +129,8 @@ fn subsystems(outcome: &Outcome) -> Vec<Subsystem> {
             found.push(Subsystem { nqn, places: Vec::new(), options });
         }
         let place = |path: &AttachedPath| {
-            let at: SocketAddr = path.address.parse().ok()?;
-            Some(Place { transport: path.transport.clone(), address: at.ip().to_string(), port: at.port() })
+            let (address, port) = path.host_and_port();
+            Some(Place { transport: path.transport.clone(), address: address.to_owned(), port: port? })
         };
         let Some(subsystem) = found.iter_mut().find(|it| it.nqn == disk.nqn) else { continue };
         for place in disk.paths.iter().filter_map(place) {

@@ -10,7 +10,6 @@ use nvmf_attached::{AttachedPath, Attachment, State};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::net::SocketAddr;
 
 #[derive(clap::Args)]
 pub(crate) struct ListSubsys {
@@ -152,13 +151,9 @@ fn path_name(disk: &Attachment, number: usize) -> String {
 /// As the kernel has it in sysfs.
 fn address(path: &AttachedPath) -> String {
     let source = path.source.as_ref().map(|source| format!(",src_addr={source}")).unwrap_or_default();
-    match path.address.parse::<SocketAddr>() {
-        Ok(address) => format!("traddr={},trsvcid={}{source}", address.ip(), address.port()),
-        // A name that has no address.
-        Err(_) => match path.address.rsplit_once(':') {
-            Some((name, port)) => format!("traddr={name},trsvcid={port}{source}"),
-            None => format!("traddr={}{source}", path.address),
-        },
+    match path.host_and_port() {
+        (host, Some(port)) => format!("traddr={host},trsvcid={port}{source}"),
+        (host, None) => format!("traddr={host}{source}"),
     }
 }
 

@@ -51,7 +51,7 @@ pub(crate) struct TargetArguments {
     iopolicy: IoPolicy,
     /// NQN of this host, instead of the machine's
     #[arg(short = 'q', long)]
-    hostnqn: Option<Nqn>,
+    pub(super) hostnqn: Option<Nqn>,
     /// Identifier of this host (a UUID), instead of the machine's
     #[arg(short = 'I', long, value_parser = host_id)]
     hostid: Option<Uuid>,
@@ -549,10 +549,7 @@ impl TargetArguments {
         self.check_source()?;
         self.check_queues()?;
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
-        let mut options = Options::with_host(first.address, nqn, host);
-        options.transport = first.transport;
-        options.address_source = first.address_source;
-        options.source = first.source;
+        let mut options = Options::over(first, nqn, host);
         options.paths = paths;
         options.path_policy = self.iopolicy.into();
         options.provider = self.provider.into();

@@ -76,6 +76,18 @@ impl Sources {
         self.controllers.is_empty() && self.subsystems.is_empty()
     }
 
+    /// The subsystem with this controller. A host's, if one is said: what another one is told does not count.
+    fn of_host(&self, host: Option<Nqn>, nqn: Nqn, place: &Place) -> Option<&Subsystem> {
+        let is_other = |option: &String| {
+            let named = option.strip_prefix("--hostnqn=");
+            named.zip(host).is_some_and(|(named, host)| named != host.as_str())
+        };
+        let is_it = |it: &&Subsystem| {
+            it.nqn == nqn.as_str() && it.places.contains(place) && !it.options.iter().any(is_other)
+        };
+        self.subsystems.iter().find(is_it)
+    }
+
     /// From nvme-cli's files in this folder, as far as they are there. `given` are options of the call: those of a line go before them.
     pub(crate) fn read(folder: &Path, config: Option<&Path>, given: &[String]) -> Result<Self> {
         let mut sources = Self::default();
@@ -100,12 +112,11 @@ impl Sources {
     }
 }
 
-/// What nvme-cli's `config.json` says of a controller, as options; none where it does not name it.
-pub(crate) fn options_of(file: &Path, nqn: Nqn, place: &Place) -> Result<Vec<String>> {
+/// What nvme-cli's `config.json` says of a controller, as options; none where it does not name it. Of a host, if that is said.
+pub(crate) fn options_of(file: &Path, host: Option<Nqn>, nqn: Nqn, place: &Place) -> Result<Vec<String>> {
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     let sources = config_json(&text, &[]).with_context(|| file.display().to_string())?;
-    let is_it = |it: &Subsystem| it.nqn == nqn.as_str() && it.places.contains(place);
-    Ok(sources.subsystems.into_iter().find(is_it).map(|it| it.options).unwrap_or_default())
+    Ok(sources.of_host(host, nqn, place).map(|it| it.options.clone()).unwrap_or_default())
 }
 
 fn read(path: &Path) -> Result<Option<String>> {
@@ -285,6 +296,32 @@ mod tests {
         for broken in ["", "{}", "[{\"subsystems\":[{\"nqn\":\"a\",\"ports\":[{\"transport\":\"fc\"}]}]}]"] {
             assert!(config_json(broken, &[]).is_err(), "{broken}");
         }
+    }
+
+    #[test]
+    fn options_are_those_of_the_host_that_is_meant() {
+        let nqn = |name: &str| format!("nqn.2026-11.com.example:{name}").parse::<Nqn>().unwrap();
+        let of = |host: &str, seconds: u32| {
+            format!(
+                r#"{{"hostnqn":"{}","subsystems":[{{"nqn":"{}","ports":[
+                {{"transport":"tcp","traddr":"192.0.2.1","trsvcid":"4420","keep_alive_tmo":{seconds}}}]}}]}}"#,
+                nqn(host).as_str(),
+                nqn("disk").as_str()
+            )
+        };
+        let sources = config_json(&format!("[{},{}]", of("a", 11), of("b", 22)), &[]).unwrap();
+        let said = |host| {
+            let found = sources.of_host(host, nqn("disk"), &place("tcp", "192.0.2.1", 4420))?;
+            found.options.iter().find(|option| option.contains("keep-alive")).cloned()
+        };
+        assert_eq!(said(Some(nqn("a"))).as_deref(), Some("--keep-alive-tmo=11"));
+        assert_eq!(said(Some(nqn("b"))).as_deref(), Some("--keep-alive-tmo=22"));
+        assert_eq!(
+            said(None).as_deref(),
+            Some("--keep-alive-tmo=11"),
+            "the first, as whose host it then connects"
+        );
+        assert_eq!(said(Some(nqn("c"))), None);
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub struct DriverConfig {
     pub secrets_source: Option<SecretsSource>,
     /// When to reconnect and when to give up.
     pub recovery: RecoveryPolicy,
+    /// I/O waits for its disk while another one is in its place after a reconnect, as for a lost connection.
+    pub wait_for_disk: bool,
     /// How long an I/O command may take before its connection is given up.
     pub io_timeout: Duration,
     /// Which path an operation goes to, where there are several.

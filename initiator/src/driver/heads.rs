@@ -284,8 +284,8 @@ impl<T: Transport> Driver<T> {
                 heads.entry(namespace.nsid).or_insert_with(|| Head::new(identity(), false));
             }
         }
-        let recovery = &self.paths[0].recovery;
-        let (wait_max, waits) = (recovery.io_wait_max(), recovery.waits_for_disk());
+        let first = &self.paths[0];
+        let (wait_max, waits) = (first.recovery.io_wait_max(), first.config.wait_for_disk);
         for (&nsid, head) in heads {
             let sight = Sight::of(&self.paths, &head.opened, back);
             head.paths = sight.paths();

@@ -171,7 +171,10 @@ pub(super) fn locked(cluster: &mut Cluster) -> Result<()> {
     })?;
     println!("  the longest write of a host took {longest:.2?}");
     let status = group.ask(1, &["status"])?;
-    ensure!(status["result"]["group_trouble"].to_string().contains("lacks 1 image"), "{status}");
+    ensure!(
+        status["result"]["group_trouble"].to_string().contains("lacks images: 1 of its images"),
+        "{status}"
+    );
     // Several tries to open it, and to have another gateway open it.
     std::thread::sleep(Duration::from_secs(15));
     ensure!(generation(&group) == Some(before), "the ANA group has moved: {}", group.status(1)?);

@@ -8,7 +8,7 @@ use nvme_proto::admin::identify::{Cns, Identify};
 use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
 use nvme_proto::{Nsid, Status};
 use nvmf_block::{BlockError, BlockOp, BlockRange, Tag};
-use nvmf_host::{AssociationConfig, Mismatch, NamespaceIdentity, RecoveryPolicy};
+use nvmf_host::{AssociationConfig, Mismatch, NamespaceIdentity};
 
 type Change = fn(&mut Target);
 
@@ -143,8 +143,7 @@ fn disk_that_comes_back_after_the_loss_timeout_is_used_again() {
 
 #[test]
 fn who_does_not_wait_for_a_disk_is_told_at_once_that_another_is_in_its_place() {
-    let recovery = RecoveryPolicy { wait_for_disk: false, ..config().recovery };
-    let mut rig = Rig::ready_with(DriverConfig { recovery, ..config() }, |_| {});
+    let mut rig = Rig::ready_with(DriverConfig { wait_for_disk: false, ..config() }, |_| {});
     rig.submit(0, read(0, 1));
     rig.run();
     rig.target.seen.clear();

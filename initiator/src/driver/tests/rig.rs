@@ -53,6 +53,7 @@ pub(super) fn config() -> DriverConfig {
         write_queues: 0,
         association: AssociationConfig { io_queue_entries: 16, ..association },
         recovery: RecoveryPolicy { ctrl_loss_timeout: Some(60 * SECOND), ..RecoveryPolicy::default() },
+        wait_for_disk: true,
         io_timeout: 30 * SECOND,
         policy: PathPolicy::default(),
         operations: 64,

@@ -50,15 +50,9 @@ impl Daemon {
             // Wherever they are served: whoever asks any gateway is to know.
             Some(status) => lines.extend(status.groups.iter().filter_map(|(id, group)| {
                 let is_used = self.keys_in_group(*id).next().is_some();
-                let (why, unopened) = (said(&group.why), group.unopened);
+                let why = said(&group.why);
                 match group.state {
-                    "owned" if unopened > 0 => {
-                        // The number is said once.
-                        let why =
-                            why.split_once("cannot be opened; ").map_or(why.as_str(), |(_, which)| which);
-                        let why = why.trim_start_matches(": ");
-                        Some(format!("ANA group {id} lacks {unopened} image(s): {why}"))
-                    }
+                    "owned" if group.unopened > 0 => Some(format!("ANA group {id} lacks images{why}")),
                     state if state != "owned" && is_used => Some(format!("ANA group {id} is {state}{why}")),
                     _ => None,
                 }
