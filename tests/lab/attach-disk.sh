@@ -137,6 +137,32 @@ turns_read_only() {
     dd if=/dev/zero of=$device bs=4k count=1 oflag=direct status=none
 }
 
+# The file grows while the disk is attached. A kernel whose ublk cannot be told (before 6.16) has the new size at the next attach.
+grows() {
+    truncate -s 640M /run/store/disk.img
+    if can_be_told_of_sizes; then
+        wait_for 50 has_bytes 671088640
+    else
+        wait_for 50 list_says_why 'has grown to 671088640 bytes'
+        has_bytes 536870912
+        nvmf detach $device
+        wait_for 50 gone
+        attach
+        has_bytes 671088640
+    fi
+    list_says live
+    head -c 1048576 /dev/urandom >/run/random
+    dd if=/run/random of=$device bs=64k seek=10224 oflag=direct status=none
+    dd if=$device bs=64k skip=10224 iflag=direct status=none | cmp - /run/random
+}
+
+can_be_told_of_sizes() {
+    [ $form != ublk ] || [ "$(printf '%s\n' 6.16 "$(uname -r)" | sort -V | head -n 1)" = 6.16 ]
+}
+
+has_bytes() { [ "$(blockdev --getsize64 $device)" = "$1" ]; }
+list_says_why() { nvmf list -o json | jq -e --arg why "$1" '.disks[0].reason | contains($why)'; }
+
 kernel_says_read_only() { [ "$(blockdev --getro $device)" = "$1" ]; }
 
 verified() { DEV=$device fio --output-format=terse --terse-version=3 "$LAB/verify.fio" | cut -d';' -f3,5,8,49; }
@@ -273,6 +299,19 @@ server_killed_mounted() {
     umount /mnt
 }
 
+# A user's home, which a server that gave up root's capabilities may not enter: its guard is started, and starts another server.
+program_in_a_home() {
+    detach $device
+    mkdir -p /run/home
+    cp "$(command -v nvmf)" /run/home
+    chown -R nobody /run/home
+    chmod 700 /run/home
+    /run/home/nvmf attach $remote
+    server_kill
+    detach $device
+    attach
+}
+
 # A server whose guard was killed starts another guard. With neither, the disk waits until it is attached again.
 server_and_guard_killed() {
     killed=$(server)
@@ -396,6 +435,7 @@ attached_disk() {
     step 'attached twice' twice_is_refused
     step 'read-only' read_only
     step 'turns read-only' turns_read_only
+    step grows grows
     step 'fio verified' verified
     step ext4 file_system ext4
     step xfs file_system xfs
@@ -408,6 +448,7 @@ attached_disk() {
     step 'fio verified again' verified
     must 'server killed under load' server_killed_under_load
     must 'server killed, mounted' server_killed_mounted
+    must 'program in a home' program_in_a_home
     must 'server and guard killed' server_and_guard_killed
     must 'killed and detached' killed_is_detached
     must 'upgraded under load' upgraded_under_load

@@ -1,4 +1,5 @@
 # What: where ublk may not be loaded, `nvmf attach` makes a disk through the kernel's nbd client
+# Kernels: stable backports
 # Seconds: 900
 . "$LAB/attach-disk.sh"
 form=nbd device=/dev/nbd0

@@ -150,6 +150,9 @@ gateway_serves() { gateway "$1" cluster status | grep -q '"here":"serving"'; }
 gateway_applies() { gateway "$1" cluster status | grep -q "\"applied\":$2[,}]"; }
 gateway_signal() { kill "-$2" "$(cat "$1.pid")"; }
 
+# `ceph_signal KIND ID SIGNAL`: to a daemon of the cluster, as `osd 1`, `mon a`.
+ceph_signal() { pkill "-$3" -f -x "ceph-$1 --conf $CEPH_CONF -f -i $2"; }
+
 # Waits until the command succeeds, for a minute at most.
 waits() {
     left=300

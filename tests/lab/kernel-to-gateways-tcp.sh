@@ -2,7 +2,7 @@
 # Kernels: stable backports
 # Cell: kernel `nvme-tcp`, multipath → ours, two gateways of a group | TCP, ANA, an image of Ceph
 # Ceph: yes
-# Seconds: 1800
+# Seconds: 2400
 . "$LAB/lib.sh"
 
 HOSTNQN=nqn.2014-08.org.nvmexpress:uuid:2e0f4d6a-51c5-4c0d-9a2b-64d0c5b1f0a7
@@ -140,6 +140,48 @@ stopped() {
     [ "$(owner)" = "$(other "$owner")" ]
 }
 
+# An OSD hangs for eight seconds: what it has waits, leases are late, and nobody is fenced for that.
+osd_hung() {
+    owner=$(owner)
+    load_start 30
+    host 'ceph_signal osd 1 STOP'
+    sleep 8
+    host 'ceph_signal osd 1 CONT'
+    load_ends_well 'OSD hung for 8 s' 20000
+    host "waits gateway_is_member gw1"
+    host "waits gateway_is_member gw2"
+    [ "$(owner)" = "$owner" ]
+}
+
+# I/O needs no monitor.
+monitor_hung() {
+    load_start 25
+    host 'ceph_signal mon a STOP'
+    sleep 12
+    host 'ceph_signal mon a CONT'
+    load_ends_well 'monitor hung for 12 s' $FAILOVER_MAX
+}
+
+# Without a monitor nobody can be fenced, and so nothing is taken over.
+killed_without_monitor() {
+    owner=$(owner)
+    load_start 45
+    host 'ceph_signal mon a STOP'
+    host "gateway_signal $owner KILL"
+    sleep 15
+    fails host "gateway_serves $(other "$owner")"
+    host 'ceph_signal mon a CONT'
+    load_ends_well 'owner killed while the monitor hung for 15 s' 40000
+    [ "$(owner)" = "$(other "$owner")" ]
+}
+
+# From then on there are two OSDs.
+osd_killed() {
+    load_start 30
+    host 'ceph_signal osd 2 KILL'
+    load_ends_well 'OSD killed' 40000
+}
+
 # What a stopped owner had been given before is refused when it goes on: everything was written anew meanwhile.
 old_writes() {
     for round in 1 2 3; do
@@ -222,8 +264,13 @@ must 'path comes back' comes_back
 step 'owner stopped' stopped
 step 'old writes are refused' old_writes
 step 'planned moves' moved
+step 'OSD hung' osd_hung
+step 'monitor hung' monitor_hung
+step 'owner killed while the monitor hangs' killed_without_monitor
+step 'path comes back' comes_back
 step 'owner ended' ended
 step 'path comes back' comes_back
+step 'OSD killed' osd_killed
 must 'keys' secured
 step 'no key, wrong key' unsecured_is_refused
 step 'connect with keys, both ways' both_ways

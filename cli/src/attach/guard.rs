@@ -83,11 +83,15 @@ pub(super) struct Guard {
 impl Guard {
     /// Starts a guard over this process.
     pub(super) fn start(restart: &Restart) -> Result<Self> {
-        let mut command = Command::new(program()?);
-        command.arg0(super::SERVER_NAME).arg("guard").arg(format!("--restarts={}", restart.count));
-        command.arg("--folder").arg(&restart.folder).arg("--").args(&restart.arguments);
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        let mut child = command.spawn().context("cannot start the disk's guard")?;
+        let spawn = |program: &Path| {
+            let mut command = Command::new(program);
+            command.arg0(super::SERVER_NAME).arg("guard").arg(format!("--restarts={}", restart.count));
+            command.arg("--folder").arg(&restart.folder).arg("--").args(&restart.arguments);
+            command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+        };
+        // What lies there may be gone, or in a home that a server which has given up capabilities may not enter.
+        let child = spawn(&program()?).or_else(|_| spawn(Path::new("/proc/self/exe")));
+        let mut child = child.context("cannot start the disk's guard")?;
         let line = child.stdin.take().context("the disk's guard does not listen")?;
         Ok(Self { child, line })
     }

@@ -187,8 +187,9 @@ impl<T: Transport> Driver<T> {
             return self.operations.on_second_aborted(index);
         }
         // The standard's status for a namespace that is not active any more, and for much else: a scan tells which it is.
-        let doubt = status.is(Status::INVALID_FIELD) && self.next_doubt <= now;
+        let doubt = status.is(Status::INVALID_FIELD) && self.next_doubt <= now && !operation.doubted;
         if doubt {
+            operation.doubted = true;
             self.next_doubt = now.saturating_add(DOUBT_INTERVAL);
             self.paths[path].scan(now);
         }

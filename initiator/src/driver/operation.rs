@@ -54,6 +54,8 @@ pub(super) struct Operation {
     pub(super) again: bool,
     /// The second command of a pair was aborted because of the first, whose status says why.
     second_aborted: bool,
+    /// It was refused in a way that its namespace is looked at for, which is done once.
+    pub(super) doubted: bool,
     /// Not before then.
     not_before: Option<Duration>,
     /// When a part of it first failed.
@@ -160,6 +162,7 @@ impl Operations {
             effect: Effect::Nothing,
             again: false,
             second_aborted: false,
+            doubted: false,
             not_before: None,
             failed_at: None,
             queued: false,

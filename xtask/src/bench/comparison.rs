@@ -1,6 +1,7 @@
 //! Comparisons of this project with peers, in alternating measurements.
 
 use super::machine::Busy;
+use super::pace::Pace;
 use super::series::{Goal, GoalStatus, Spread, Unit};
 use super::site::Cores;
 use anyhow::Result;
@@ -97,7 +98,7 @@ impl<'a> Comparison<'a> {
 
     /// Measures all sides alternately, for `rounds` rounds: A B C, C B A, so that a machine that becomes slower or
     /// faster meanwhile favours none. Ends when our own side does not run.
-    pub(super) fn run(mut self, rounds: u32, cores: Cores) -> Vec<Entry> {
+    pub(super) fn run(mut self, rounds: u32, cores: Cores, pace: &mut Pace<'_>) -> Vec<Entry> {
         // Ours is the first.
         let mut figures: Vec<Vec<Measured>> = vec![Vec::new(); 1 + self.peers.len()];
         let is_here = self.ours.is_ok();
@@ -109,9 +110,12 @@ impl<'a> Comparison<'a> {
                 sides.reverse();
             }
             for side in sides {
-                let before = Busy::now(cores);
-                let Some(figure) = self.measure(side) else { continue };
-                let busy = before.and_then(|before| Some(Busy::now(cores)?.since(before)));
+                let measured = pace.measure(|| {
+                    let before = Busy::now(cores);
+                    let figure = self.measure(side)?;
+                    Some((figure, before.and_then(|before| Some(Busy::now(cores)?.since(before)))))
+                });
+                let Some((figure, busy)) = measured else { continue };
                 let name = side.checked_sub(1).map_or("ours", |peer| self.peers[peer].name);
                 line += &format!(" {name} {},", self.unit.show(figure));
                 figures[side].push((figure, busy));
@@ -206,7 +210,7 @@ mod tests {
         };
         let peers = vec![peer("b", Ok(side('b', 50.0))), peer("c", Err("not here: install c".into()))];
         let comparison = Comparison::new("reads".into(), Unit::Iops, Ok(side('a', 100.0)), peers);
-        let entries = comparison.run(4, CORES);
+        let entries = comparison.run(4, CORES, &mut Pace::by(Box::new(|| 1.0)));
         assert_eq!(*order.borrow(), "abbaabba");
         assert_eq!(entries[0].ratio.unwrap().median, 2.0);
         assert_eq!(entries[0].status(), Some(GoalStatus::Aim));
@@ -220,12 +224,12 @@ mod tests {
         let good = || -> Measure<'static> { Box::new(|| Ok(1.0)) };
         let comparison =
             |ours, theirs| Comparison::new("reads".into(), Unit::Iops, Ok(ours), vec![peer("b", Ok(theirs))]);
-        let entries = comparison(good(), fails()).run(2, CORES);
+        let entries = comparison(good(), fails()).run(2, CORES, &mut Pace::by(Box::new(|| 1.0)));
         assert_eq!(
             (entries[0].missing.as_deref(), entries[0].failed),
             (Some("did not run: it broke"), false)
         );
-        let entries = comparison(fails(), good()).run(2, CORES);
+        let entries = comparison(fails(), good()).run(2, CORES, &mut Pace::by(Box::new(|| 1.0)));
         assert_eq!((entries[0].missing.as_deref(), entries[0].failed), (Some("did not run: it broke"), true));
     }
 
@@ -235,7 +239,7 @@ mod tests {
         let peers = vec![peer("b", Ok(not_measured))];
         let comparison =
             Comparison::new("reads".into(), Unit::Iops, Err("not here: install b".into()), peers);
-        let entries = comparison.run(2, CORES);
+        let entries = comparison.run(2, CORES, &mut Pace::by(Box::new(|| 1.0)));
         assert_eq!((entries[0].ours, entries[0].theirs, entries[0].failed), (None, None, false));
         assert_eq!(entries[0].missing.as_deref(), Some("not here: install b"));
     }
@@ -249,7 +253,7 @@ mod tests {
             Ok(f64::from(count))
         });
         let alone = Comparison::alone("idle".into(), Unit::Iops, ours, goal);
-        let entries = Comparison { rounds_max: 3, ..alone }.run(5, CORES);
+        let entries = Comparison { rounds_max: 3, ..alone }.run(5, CORES, &mut Pace::by(Box::new(|| 1.0)));
         assert_eq!(entries[0].ours.unwrap().most, 3.0);
     }
 }

@@ -17,6 +17,7 @@
 //! | `interrupts` | where a disk's interrupts arrive |
 //! | `kernel` | the kernel lab's figures |
 //! | `idle` | the cost of idle connections |
+//! | `pace` | how near to each other both cores are |
 //! | `machine`, `table`, `plot` | the output: description of the machine, table and chart |
 
 mod comparison;
@@ -28,6 +29,7 @@ mod kernel;
 mod machine;
 mod nbd;
 mod ours;
+mod pace;
 mod plot;
 mod read;
 mod row;
@@ -43,6 +45,7 @@ use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use comparison::Entry;
 use nvmf_tests::cleanup::Cleanup;
+use pace::Pace;
 use row::Row;
 use site::{Cores, Site};
 use std::path::PathBuf;
@@ -105,11 +108,16 @@ impl Bench {
             eprintln!("{text}");
         }
         let site = self.site()?;
+        let mut pace = Pace::of(self.cores)?;
         let mut entries = Vec::new();
         for row in Row::value_variants() {
             if self.only.is_empty() || self.only.contains(row) {
                 match row.comparisons(&site) {
-                    Ok(all) => entries.extend(all.into_iter().flat_map(|it| it.run(self.rounds, self.cores))),
+                    Ok(all) => {
+                        for comparison in all {
+                            entries.extend(comparison.run(self.rounds, self.cores, &mut pace));
+                        }
+                    }
                     Err(error) => {
                         let name = row.to_possible_value().map_or(String::new(), |it| it.get_name().into());
                         eprintln!("{name}: did not run: {error:#}");
@@ -123,7 +131,7 @@ impl Bench {
             eprintln!("the kernel lab: {error:#}");
             vec![Entry::of_failure("the kernel lab".into(), &error)]
         });
-        let machine = machine::facts(self.cores, other_work)?;
+        let machine = format!("{}. {}", machine::facts(self.cores, other_work)?, pace.said());
         let table = Table { machine, rounds: self.rounds, seconds: self.seconds, entries, lab };
         println!("\n{}", table.text());
         let all = [&table.entries[..], &table.lab[..]].concat();

@@ -115,6 +115,10 @@ impl Group {
         self.addresses[number]
     }
 
+    pub(super) fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
     /// Starts one more gateway, with this name.
     pub(super) fn add(
         &mut self,

@@ -148,8 +148,9 @@ pub(super) fn replaced(cluster: &mut Cluster) -> Result<()> {
     group.stop()
 }
 
-fn owner_of(group: &Group) -> Result<usize> {
-    let owner = (0..3).find(|number| group.owner(*number, 1) == Some(format!("gw{number}")));
+pub(super) fn owner_of(group: &Group) -> Result<usize> {
+    let owner =
+        (0..group.gateways.len()).find(|number| group.owner(*number, 1) == Some(format!("gw{number}")));
     owner.context("nobody owns the ANA group")
 }
 

@@ -2,7 +2,7 @@
 
 use super::cluster::Cluster;
 use super::gateway::{Gateway, Running, report};
-use super::{group_changes, group_images, group_losses, groups};
+use super::{group_changes, group_images, group_losses, group_reservations, groups};
 use crate::step;
 use anyhow::{Context, Result, ensure};
 use nvmf_tests::process::until_within;
@@ -39,6 +39,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario { name: "group-keys", short: false, run: group_changes::keys },
     Scenario { name: "group-discovery", short: false, run: group_changes::discovery },
     Scenario { name: "group-namespaces", short: false, run: group_changes::namespaces },
+    Scenario { name: "group-reservations", short: false, run: group_reservations::persist },
     Scenario { name: "group-unopened", short: false, run: group_images::unopened },
     Scenario { name: "group-replaced", short: false, run: group_images::replaced },
     Scenario { name: "group-locked", short: false, run: group_images::locked },

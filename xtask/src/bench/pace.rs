@@ -1,0 +1,162 @@
+//! How near to each other the machine's two cores are.
+//!
+//! The two processors of a virtual machine may be moved by its host, for seconds or for minutes: to cores that share a
+//! cache, or to cores that do not. Each then runs as fast as before, but what one has written takes the other six times as
+//! long to read, and whatever two processes exchange over loopback comes at half the rate. What is measured before and
+//! after is not the same machine.
+
+use super::site::Cores;
+use anyhow::{Context, Result};
+use core::sync::atomic::{AtomicU64, Ordering};
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+use std::time::{Duration, Instant};
+
+/// Round trips of one look: less than a millisecond.
+const ROUND_TRIPS: u64 = 2000;
+/// Looks of which the best counts: something may run beside the others.
+const TRIES: usize = 4;
+/// After each look.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Looks for the best pace, before anything is measured: some seconds.
+const LOOKS: u32 = 200;
+/// What is slower than this share of the best is a slow machine.
+const SHARE_MIN: f64 = 0.5;
+/// Looks for which a measurement waits for a machine that is not: two minutes.
+const WAIT_LOOKS: u32 = 5000;
+/// How often a measurement is made again because the machine became slow meanwhile.
+const AGAIN_MAX: u32 = 4;
+
+/// The best pace that was seen, and what it was like at the measurements.
+pub(super) struct Pace<'a> {
+    /// Gives the pace now.
+    look: Box<dyn FnMut() -> f64 + 'a>,
+    best: f64,
+    /// Measurements that count, and those of them that a slow machine made in spite of all waiting.
+    measured: u32,
+    slow: u32,
+}
+
+impl<'a> Pace<'a> {
+    /// Looks at the machine for some seconds.
+    pub(super) fn of(cores: Cores) -> Result<Self> {
+        round_trips(cores)?;
+        let look = move || {
+            let pace = (0..TRIES).filter_map(|_| round_trips(cores).ok()).fold(0.0, f64::max);
+            std::thread::sleep(PAUSE);
+            pace
+        };
+        let mut this = Self::by(Box::new(look));
+        for _ in 0..LOOKS {
+            this.is_slow();
+        }
+        Ok(this)
+    }
+
+    /// By what tells the pace.
+    pub(super) fn by(look: Box<dyn FnMut() -> f64 + 'a>) -> Self {
+        Self { look, best: 0.0, measured: 0, slow: 0 }
+    }
+
+    /// Measures while the machine is as fast as it was at its best: waits for that, and measures again if it did not stay so.
+    pub(super) fn measure<T>(&mut self, mut run: impl FnMut() -> Option<T>) -> Option<T> {
+        let mut figure = None;
+        for _ in 0..=AGAIN_MAX {
+            let _ = (0..WAIT_LOOKS).find(|_| !self.is_slow());
+            figure = Some(run()?);
+            if !self.is_slow() {
+                self.measured += 1;
+                return figure;
+            }
+        }
+        self.measured += 1;
+        self.slow += 1;
+        figure
+    }
+
+    /// One sentence for the table.
+    pub(super) fn said(&self) -> String {
+        let Self { measured, slow, .. } = self;
+        let nanoseconds = 1e9 / self.best;
+        format!(
+            "A cache line went from core to core and back in {nanoseconds:.0} ns at best; where the host had moved the cores so far \
+             apart that it took twice as long, a measurement waited, or was made again, and {slow} of {measured} were made nevertheless"
+        )
+    }
+
+    fn is_slow(&mut self) -> bool {
+        let now = (self.look)();
+        self.best = self.best.max(now);
+        now < self.best * SHARE_MIN
+    }
+}
+
+/// Round trips of a cache line between the cores, in a second.
+fn round_trips(cores: Cores) -> Result<f64> {
+    let line = AtomicU64::new(0);
+    let (asked, answered) = (|trip| 2 * trip + 1, |trip| 2 * trip + 2);
+    let wait_for = |value| {
+        while line.load(Ordering::Acquire) != value {
+            core::hint::spin_loop();
+        }
+    };
+    std::thread::scope(|scope| {
+        let answering = scope.spawn(|| {
+            let bound = bind(cores.target);
+            for trip in 0..ROUND_TRIPS {
+                wait_for(asked(trip));
+                line.store(answered(trip), Ordering::Release);
+            }
+            bound
+        });
+        let asking = scope.spawn(|| {
+            let bound = bind(cores.initiator);
+            let trip = |trip| {
+                line.store(asked(trip), Ordering::Release);
+                wait_for(answered(trip));
+            };
+            // The other side may still be starting.
+            trip(0);
+            let begun = Instant::now();
+            (1..ROUND_TRIPS).for_each(trip);
+            bound.map(|()| (ROUND_TRIPS - 1) as f64 / begun.elapsed().as_secs_f64())
+        });
+        answering.join().expect("it does not panic")?;
+        asking.join().expect("it does not panic")
+    })
+}
+
+fn bind(core: usize) -> Result<()> {
+    let mut set = CpuSet::new();
+    set.set(core)
+        .and_then(|()| sched_setaffinity(Pid::from_raw(0), &set))
+        .with_context(|| format!("there is no core {core}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn measurement_waits_for_the_pace_and_is_made_again_where_it_was_lost() {
+        // Fast; slow, slow, fast, measured, slow; fast, measured, fast.
+        let mut paces = [10.0, 3.0, 4.0, 9.0, 3.0, 9.0, 9.5].into_iter();
+        let mut pace = Pace::by(Box::new(|| paces.next().unwrap()));
+        assert!(!pace.is_slow());
+        let mut figures = [1, 2].into_iter();
+        assert_eq!(pace.measure(|| figures.next()), Some(2));
+        assert_eq!((pace.measured, pace.slow), (1, 0));
+        assert!(pace.said().contains("0 of 1 were made nevertheless"), "{}", pace.said());
+    }
+
+    #[test]
+    fn machine_that_stays_slow_is_measured_and_counted() {
+        let mut first = Some(10.0);
+        let mut pace = Pace::by(Box::new(|| first.take().unwrap_or(3.0)));
+        assert!(!pace.is_slow());
+        assert_eq!(pace.measure(|| Some(())), Some(()));
+        assert_eq!((pace.measured, pace.slow), (1, 1));
+        assert_eq!(pace.measure(|| None::<()>), None, "nothing came of it");
+        assert_eq!(pace.measured, 1);
+    }
+}
