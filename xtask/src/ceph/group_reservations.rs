@@ -32,7 +32,15 @@ impl Host {
     fn call(&self, group: &Group, command: &str, options: &[&str]) -> Result<Output> {
         let (first, others) = group.addresses().split_first().context("a group without gateways")?;
         let mut call = Command::new(program("nvmf")?);
-        call.args([command, "-t", "tcp", "-a", &first.ip().to_string(), "-s", &first.port().to_string()]);
+        call.args([
+            command,
+            "-t",
+            "tcp",
+            "-a",
+            &first.ip().to_string(),
+            "--trsvcid",
+            &first.port().to_string(),
+        ]);
         call.args(others.iter().map(|path| format!("--path={path}")));
         call.args(["-n", NQN, "--nsid=1", "-I", self.id]);
         call.arg(format!("-q=nqn.2026-11.com.example:{}", self.name)).args(options);
@@ -110,6 +118,7 @@ pub(super) fn persist(cluster: &mut Cluster) -> Result<()> {
     group.revive(0)?;
     group.revive(1)?;
     until_within("a gateway owns the ANA group", SOON, || owner_of(&group).is_ok())?;
+    group.until_served(owner_of(&group)?, 1, SOON)?;
     is_kept(&group, "all gateways killed at once", &first, &second, &both)?;
 
     // The owner is stopped, and what it knows is old when it goes on.
@@ -124,8 +133,9 @@ pub(super) fn persist(cluster: &mut Cluster) -> Result<()> {
     preempted?;
     let alone = [second.key];
     is_kept(&group, "preempted while its owner was stopped", &second, &first, &alone)?;
-    until_within("the gateway that was stopped is a member again", SOON, || {
-        group.status(owner).is_ok_and(|status| status["state"] == "member")
+    until_within("the gateway that was stopped is a member again, as the other sees it", SOON, || {
+        let name = format!("gw{owner}");
+        group.status(other).is_ok_and(|status| status["others"][&name]["lease"] == "held")
     })?;
     group.change(other, &["cluster", "move", "1", &format!("gw{owner}")])?;
     is_kept(&group, "moved back to the gateway that was stopped", &second, &first, &alone)?;
