@@ -87,23 +87,23 @@ pub trait Folder: core::fmt::Debug + Send + Sync {
     /// What the system says.
     fn sync(&self, name: &str) -> io::Result<()>;
 
-    /// Renames a file, in place of another. A power cut may undo that until [`Folder::sync_names`].
+    /// Renames a file, in place of another. A power cut may undo that until [`Folder::sync_name`].
     ///
     /// # Errors
     /// What the system says.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
-    /// Removes a file. A power cut may undo that until [`Folder::sync_names`].
+    /// Removes a file. A power cut may undo that until [`Folder::sync_name`].
     ///
     /// # Errors
     /// What the system says.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Which files are there, under which names, is on the disk afterwards.
+    /// Whether a file of this name is there, and which, is on the disk afterwards. It may be so of others, too.
     ///
     /// # Errors
     /// What the system says.
-    fn sync_names(&self) -> io::Result<()>;
+    fn sync_name(&self, name: &str) -> io::Result<()>;
 }
 
 /// The state directory of this process.
@@ -151,7 +151,7 @@ impl Folder for OnDisk {
         std::fs::remove_file(self.path.join(name))
     }
 
-    fn sync_names(&self) -> io::Result<()> {
+    fn sync_name(&self, _name: &str) -> io::Result<()> {
         self.lock.as_ref().map_or(Ok(()), |directory| directory.sync_all())
     }
 }
@@ -270,13 +270,13 @@ impl StateDirectory {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 // One that was removed does not come back.
-                let synced = if self.keeps { self.folder.sync_names() } else { Ok(()) };
+                let synced = if self.keeps { self.folder.sync_name(&name) } else { Ok(()) };
                 return synced.map(|()| None).map_err(failed);
             }
             Err(source) => return Err(failed(source)),
         };
         if self.keeps {
-            self.folder.sync(&name).and_then(|()| self.folder.sync_names()).map_err(failed)?;
+            self.folder.sync(&name).and_then(|()| self.folder.sync_name(&name)).map_err(failed)?;
         }
         match parse(&text, uuid) {
             Ok(_) if !self.keeps() => Err(StateError::Content {
@@ -321,8 +321,8 @@ impl StateDirectory {
             Err(error) => return Err(error),
         };
         self.put(name, text)?;
-        self.folder.sync_names().inspect_err(|_| {
-            if let Err(error) = self.put(name, old.as_deref()).and_then(|()| self.folder.sync_names()) {
+        self.folder.sync_name(name).inspect_err(|_| {
+            if let Err(error) = self.put(name, old.as_deref()).and_then(|()| self.folder.sync_name(name)) {
                 tracing::error!("{name} in the state directory cannot be given its old text again: {error}");
             }
         })
@@ -373,7 +373,7 @@ impl StateDirectory {
             const TEXT: &str = "# A host has protected this namespace against writes. nvmf-target makes and removes \
                                 this file.\n";
             let written = self.folder.write(&name, TEXT).and_then(|()| self.folder.sync(&name));
-            return written.and_then(|()| self.folder.sync_names()).inspect_err(|_| {
+            return written.and_then(|()| self.folder.sync_name(&name)).inspect_err(|_| {
                 let _ = self.folder.remove(&name);
             });
         }
@@ -381,7 +381,7 @@ impl StateDirectory {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        self.folder.sync_names()
+        self.folder.sync_name(&name)
     }
 }
 
@@ -604,12 +604,12 @@ mod tests {
             self.on_disk.remove(name)
         }
 
-        fn sync_names(&self) -> io::Result<()> {
+        fn sync_name(&self, name: &str) -> io::Result<()> {
             self.note("sync names");
             if self.fails.load(Ordering::Relaxed) {
                 return Err(io::Error::other("a disk error"));
             }
-            self.on_disk.sync_names()
+            self.on_disk.sync_name(name)
         }
     }
 

@@ -143,21 +143,19 @@ impl Folder for Kept {
         Ok(())
     }
 
-    /// What was changed since is in the pool afterwards.
-    fn sync_names(&self) -> io::Result<()> {
-        let dirty: Vec<(String, Option<String>)> = {
-            let files = self.locked();
-            let dirty = files.files.iter().filter(|(name, file)| file.is_dirty && !name.ends_with(NEW));
-            dirty.map(|(name, file)| (name.clone(), file.text.clone().and_then(Result::ok))).collect()
+    /// It is in the pool afterwards. Others are not looked at: what could not be stored of one ANA group, which another gateway
+    /// may have by now, says nothing of the next.
+    fn sync_name(&self, name: &str) -> io::Result<()> {
+        let Some(KeptFile { text, is_dirty: true }) = self.locked().files.get(name).cloned() else {
+            return Ok(());
         };
-        for (name, text) in dirty {
-            self.store(&name, text.clone())?;
-            let mut files = self.locked();
-            if text.is_none() {
-                files.files.remove(&name);
-            } else if let Some(file) = files.files.get_mut(&name) {
-                file.is_dirty = false;
-            }
+        let text = text.and_then(Result::ok);
+        self.store(name, text.clone())?;
+        let mut files = self.locked();
+        if text.is_none() {
+            files.files.remove(name);
+        } else if let Some(file) = files.files.get_mut(name) {
+            file.is_dirty = false;
         }
         Ok(())
     }
@@ -211,6 +209,32 @@ mod tests {
         let state = StateDirectory::shared(Box::new(Kept::new(to)));
         let reservation = Reservation::restored(4, None, [(HostId([1; 16]), 9)]).unwrap();
         assert!(state.is_to_be_stored(&reservation, &reservation));
+    }
+
+    #[test]
+    fn what_could_not_be_stored_of_one_group_holds_up_no_other() {
+        const OTHER: &str = "08080808-0808-0808-0808-080808080808";
+        let (to, inbox) = channel();
+        let pool = std::thread::spawn(move || {
+            for message in inbox {
+                let ToDriver::Keep { tell, group, .. } = message else { panic!("{message:?}") };
+                // The first group is another gateway's by now.
+                let result = if group == GroupId(3) { Err(RequestError::NotOwner(group)) } else { Ok(1) };
+                tell.send(result).unwrap();
+            }
+        });
+        let kept = Kept::new(to);
+        kept.note(NAME, GroupId(3));
+        kept.note(OTHER, GroupId(4));
+        let state = StateDirectory::shared(Box::new(kept.clone()));
+        let reservation = Reservation::restored(4, None, [(HostId([1; 16]), 9)]).unwrap();
+        assert!(state.store(UUID, &reservation).is_err());
+        assert!(state.set_write_protected(UUID, true).is_err());
+        state.store([8; 16], &reservation).unwrap();
+        assert_eq!(state.load([8; 16]).unwrap(), Some(reservation));
+        state.set_write_protected([8; 16], true).unwrap();
+        drop((state, kept));
+        pool.join().unwrap();
     }
 
     #[test]

@@ -13,8 +13,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 
-/// Disks that are opened at the same time, at the most.
+/// Disks that are opened at the same time, at the most, beside those that hang.
 const OPENING_MAX: usize = 32;
+/// The same with those that hang: each keeps a thread.
+const HANGING_MAX: usize = 1024;
 /// Disks that are closed at the same time, at the most.
 const CLOSING_MAX: usize = 32;
 
@@ -98,7 +100,11 @@ impl Namespaces {
     ) {
         self.close(waker);
         self.resting.retain(|_, (_, until)| *until > now);
-        let room = OPENING_MAX.saturating_sub(self.opening.len());
+        // One that hangs keeps no other from being opened.
+        let hangs = |opening: &&Opening| now >= opening.since + OPEN_TIMEOUT;
+        let hanging = self.opening.iter().filter(hangs).count();
+        let room = OPENING_MAX.saturating_sub(self.opening.len() - hanging);
+        let room = room.min(HANGING_MAX.saturating_sub(self.opening.len()));
         if room == 0 {
             return;
         }
@@ -394,6 +400,34 @@ mod tests {
     use super::*;
     use nvmf_config::Config;
     use std::time::Instant;
+
+    #[test]
+    fn disks_that_hang_while_they_are_opened_hold_up_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk.img");
+        std::fs::write(&path, [0; 4096]).unwrap();
+        let text = format!(
+            "[[listener]]\naddress = \"127.0.0.1:4420\"\n[[subsystem]]\nnqn = \"nqn.2026-11.com.example:a\"\n\
+             allow_any_host = true\n[[subsystem.namespace]]\nnsid = 1\npath = {path:?}\n"
+        );
+        let wanted = Config::parse(&text).unwrap().subsystems;
+        let state = Arc::new(StateDirectory::open(Some(&folder.path().join("state"))).unwrap());
+        let waker = Waker::default();
+        let mut namespaces = Namespaces::default();
+        let mut hanging = Vec::new();
+        for nsid in 0..OPENING_MAX as u32 {
+            let (tell, told) = channel();
+            hanging.push(tell);
+            let (key, namespace) = ((wanted[0].nqn, 100 + nsid), wanted[0].namespaces[0].clone());
+            namespaces.opening.push(Opening { key, namespace, since: Duration::ZERO, told });
+        }
+        namespaces.begin(&wanted, Duration::ZERO, &waker, &state);
+        assert_eq!(namespaces.opening.len(), OPENING_MAX, "they may be slow");
+        namespaces.begin(&wanted, OPEN_TIMEOUT, &waker, &state);
+        assert_eq!(namespaces.opening.len(), OPENING_MAX + 1);
+        namespaces.begin(&wanted, OPEN_TIMEOUT, &waker, &state);
+        assert_eq!(namespaces.opening.len(), OPENING_MAX + 1, "once is enough");
+    }
 
     /// `close` may hang: here the thread that closes the first disk is one that never ends.
     #[test]

@@ -189,7 +189,7 @@ impl Folder for Files {
         Ok(())
     }
 
-    fn sync_names(&self) -> io::Result<()> {
+    fn sync_name(&self, _name: &str) -> io::Result<()> {
         let mut state = self.state();
         if let Err(error) = state.call() {
             state.lost_syncs += 1;

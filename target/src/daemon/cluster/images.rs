@@ -23,8 +23,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
-/// Images that are opened at a time for one ANA group.
-pub(super) const OPENING_MAX: usize = 16;
+/// Images that are opened at a time for one ANA group, beside those that hang.
+const OPENING_MAX: usize = 16;
+
+/// What takes longer to open hangs, as far as the others are concerned.
+const HANGS_AFTER: Duration = Duration::from_secs(3);
 
 /// Hosts wait for images that do not open for so long before they get the others of the ANA group.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
@@ -71,12 +74,14 @@ impl From<String> for Fault {
 /// An image that a thread of its own opens.
 pub(super) struct Opening {
     pub(super) key: Key,
+    since: Duration,
     told: Receiver<Result<Disk, Fault>>,
 }
 
 impl Opening {
     /// Opens the image of a namespace on a connection, as configured or `only_read`. `None`: the system has no thread left.
     pub(super) fn begin(
+        now: Duration,
         connection: &Arc<Cluster>,
         export: Export,
         spec: ClusterSpec,
@@ -93,7 +98,13 @@ impl Opening {
             waker.wake();
         };
         std::thread::Builder::new().name("open-image".into()).spawn(body).ok()?;
-        Some(Self { key, told })
+        Some(Self { key, since: now, told })
+    }
+
+    /// How many more may be begun beside these. One that hangs keeps no other from being opened.
+    pub(super) fn room(openings: &[Self], now: Duration) -> usize {
+        let slow = openings.iter().filter(|opening| now < opening.since + HANGS_AFTER);
+        OPENING_MAX.saturating_sub(slow.count())
     }
 
     /// What came of it, once it is over.
@@ -298,12 +309,11 @@ impl Daemon {
             let key = key_of(export);
             !is_opening(&key) && !rests(&key)
         });
-        let room = OPENING_MAX.saturating_sub(images.opening.len());
-        let due: Vec<Export> = due.take(room).cloned().collect();
+        let due: Vec<Export> = due.take(Opening::room(&images.opening, now)).cloned().collect();
         for export in due {
             let (spec, waker) = (cluster.images_at().clone(), self.common.waker.clone());
             // No thread: it is tried again.
-            images.opening.extend(Opening::begin(&images.connection, export, spec, false, waker));
+            images.opening.extend(Opening::begin(now, &images.connection, export, spec, false, waker));
         }
     }
 

@@ -2,7 +2,7 @@
 //! whether that can be done here before the owner drains.
 
 use super::super::Daemon;
-use super::images::{Fault, Key, OPENING_MAX, Opening, item};
+use super::images::{Fault, Key, Opening, item};
 use super::leaving::close;
 use core::time::Duration;
 use nvmf_cluster::{GroupId, OpId, Reply, Unopened};
@@ -73,7 +73,8 @@ impl Daemon {
                 }
             }
         }
-        let is_late = self.common.clock.now() >= look.until;
+        let now = self.common.clock.now();
+        let is_late = now >= look.until;
         let mut is_over = true;
         for key in self.keys_in_group(look.group) {
             if look.known.contains(&key) {
@@ -86,9 +87,9 @@ impl Daemon {
                 (None, Some(why)) => look.note(key, why),
                 (Some(export), _) if !look.opening.iter().any(|opening| opening.key == key) => {
                     is_over = false;
-                    if look.opening.len() < OPENING_MAX {
+                    if Opening::room(&look.opening, now) > 0 {
                         let (spec, waker) = (cluster.images_at().clone(), self.common.waker.clone());
-                        let begun = Opening::begin(&look.connection, export.clone(), spec, true, waker);
+                        let begun = Opening::begin(now, &look.connection, export.clone(), spec, true, waker);
                         look.opening.extend(begun);
                     }
                 }
