@@ -1,7 +1,7 @@
 //! Disks that grow or shrink, or are no longer at their path.
 //!
 //! Files and devices have to be looked at. Images tell when their size may have changed; whether they are still there is
-//! looked at now and then, for each cluster by itself: one that does not answer keeps nobody else waiting.
+//! looked at now and then, for each by itself: one that does not answer keeps no other waiting.
 //!
 //! What has grown is shown to the hosts, whoever notices it. What has shrunk is reported, and what lies behind its end
 //! is neither read nor written; hosts are shown the new size only when the operator says so (`ctl namespace resize
@@ -40,9 +40,7 @@ pub(super) enum Looked {
     Here,
     /// The files of a file system that asks a server.
     Served(u64),
-    /// The images of a cluster.
-    Cluster(String),
-    /// One that said that it has changed.
+    /// One of these alone: an image, which may hang while others of its cluster do not; what said that it has changed.
     One(DeviceId),
 }
 
@@ -90,7 +88,7 @@ impl Daemon {
             let of = match export.disk.cluster() {
                 None => export.disk.served_by().map_or(Looked::Here, Looked::Served),
                 Some(_) if !images => continue,
-                Some(cluster) => Looked::Cluster(cluster.to_owned()),
+                Some(_) => Looked::One(export.device),
             };
             due.entry(of).or_default().push(export.clone());
         }

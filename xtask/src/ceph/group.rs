@@ -216,6 +216,14 @@ impl Group {
         Ok(begun.elapsed())
     }
 
+    /// Waits until a gateway that was away is a member again, as another one sees it.
+    pub(super) fn until_back(&self, number: usize, at: usize) -> Result<()> {
+        let name = format!("gw{number}");
+        until_within(&format!("{name} is back, as gw{at} sees it"), SERVES_TIMEOUT, || {
+            self.status(at).is_ok_and(|status| status["others"][&name]["lease"] == "held")
+        })
+    }
+
     /// Waits until hosts can read a namespace that was added: the gateway that was asked has it when it answers, the
     /// others a moment later.
     pub(super) fn until_read(&self, nsid: usize) -> Result<()> {

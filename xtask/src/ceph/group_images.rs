@@ -76,16 +76,14 @@ pub(super) fn shrunk(cluster: &mut Cluster) -> Result<()> {
         })
     };
     cluster.rbd(&format!("resize --no-progress --allow-shrink --size 16M {}", images[0]))?;
-    until_within("it is known that it has shrunk", SOON, || {
-        let fault = |number| field(&group, number, 1, "fault");
-        (0..2).all(|it| fault(it).is_some_and(|it| it.as_str().is_some_and(|it| it.contains("shrunk"))))
-    })?;
+    until_within("it is known that it has shrunk", SOON, || (0..2).all(|it| has_shrunk(&group, it)))?;
     group.change(0, &["cluster", "move", "1", "gw1"])?;
     at_both_of(&group, "a move does not accept it", 32 << 20)?;
     group.kill(0)?;
     group.revive(0)?;
     at_both_of(&group, "a restart does not accept it", 32 << 20)?;
     group.until_served(1, 1, SOON)?;
+    group.until_back(0, 1)?;
     group.change(1, &["cluster", "move", "1", "gw0"])?;
     at_both_of(&group, "a move to the gateway that was restarted does not accept it", 32 << 20)?;
     group.change(0, &["cluster", "move", "1", "gw1"])?;
@@ -97,10 +95,27 @@ pub(super) fn shrunk(cluster: &mut Cluster) -> Result<()> {
     at_both("it stays so", 16 << 20)?;
     cluster.rbd(&format!("resize --no-progress --size 48M {}", images[0]))?;
     at_both("it has grown", 48 << 20)?;
+    // It shrinks, which is accepted, while its owner is stopped, which knew it larger.
+    let pid = group.pid(0)?;
+    signal(pid, "STOP")?;
+    let accepted = cluster
+        .rbd(&format!("resize --no-progress --allow-shrink --size 16M {}", images[0]))
+        .and_then(|_| until_within("it has shrunk again", SOON, || has_shrunk(&group, 1)))
+        .and_then(|()| group.ask(1, &["namespace", "resize", NQN, "1", "--shrink"]));
+    signal(pid, "CONT")?;
+    ensure!(accepted?["ok"] == true, "it was not accepted");
+    at_both("accepted while its owner was stopped", 16 << 20)?;
+    std::thread::sleep(Duration::from_secs(5));
+    at_both("it stays so", 16 << 20)?;
     // What is removed at a gateway that does not serve it is not served any more when that is answered.
     group.change(1, &["namespace", "remove", NQN, "2"])?;
     ensure!(field(&group, 0, 2, "bytes").is_none(), "its owner still serves it");
     group.stop()
+}
+
+fn has_shrunk(group: &Group, number: usize) -> bool {
+    let fault = field(group, number, 1, "fault");
+    fault.is_some_and(|it| it.as_str().is_some_and(|it| it.contains("shrunk")))
 }
 
 /// A namespace gets another image while its owner hangs: hosts lose the old one, and the other one gets nothing of it.

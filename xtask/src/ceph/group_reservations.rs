@@ -133,10 +133,7 @@ pub(super) fn persist(cluster: &mut Cluster) -> Result<()> {
     preempted?;
     let alone = [second.key];
     is_kept(&group, "preempted while its owner was stopped", &second, &first, &alone)?;
-    until_within("the gateway that was stopped is a member again, as the other sees it", SOON, || {
-        let name = format!("gw{owner}");
-        group.status(other).is_ok_and(|status| status["others"][&name]["lease"] == "held")
-    })?;
+    group.until_back(owner, other)?;
     group.change(other, &["cluster", "move", "1", &format!("gw{owner}")])?;
     is_kept(&group, "moved back to the gateway that was stopped", &second, &first, &alone)?;
     let key = format!("--crkey={:#x}", second.key);

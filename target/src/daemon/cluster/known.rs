@@ -4,6 +4,7 @@
 
 use super::super::Daemon;
 use super::super::changing::Changing;
+use super::super::sizes::Looked;
 use super::Membership;
 use super::images::{Key, item, key_of};
 use crate::control::request::change::Item;
@@ -11,7 +12,7 @@ use crate::exports::{Export, absent};
 use crate::limits::RETRY_INTERVAL;
 use core::time::Duration;
 use nvmf_backend::Disk;
-use nvmf_block::Geometry;
+use nvmf_block::{DeviceId, Geometry};
 use nvmf_cluster::configuration::{Change, Item as Stored};
 use nvmf_config::{Namespace, Subsystem};
 use nvmf_subsystem::{NamespaceDefinition, Nqn};
@@ -81,6 +82,8 @@ pub(super) struct Noting {
     asked: Option<crate::cluster::Ticket>,
     version: u64,
     not_before: Duration,
+    /// The version of the configuration at which a disk that seems larger than is known was looked at again.
+    seen: BTreeMap<DeviceId, u64>,
 }
 
 impl Membership {
@@ -159,18 +162,28 @@ impl Daemon {
         let Some(cluster) = &mut self.cluster else { return };
         if let Some(ticket) = cluster.noting.asked {
             let Some(answer) = cluster.answers.remove(&ticket) else { return };
-            let not_before = now + RETRY_INTERVAL;
-            cluster.noting = Noting { asked: None, version: answer.unwrap_or_default(), not_before };
+            cluster.noting.asked = None;
+            cluster.noting.version = answer.unwrap_or_default();
+            cluster.noting.not_before = now + RETRY_INTERVAL;
         }
         if cluster.shared.version < cluster.noting.version || now < cluster.noting.not_before {
             return;
         }
         let Some(cluster) = &self.cluster else { return };
         let served = self.exports().iter().filter(|it| it.shared.is_some() && it.is_for_workers());
+        let version = cluster.shared.version;
+        let mut unsure: Vec<Export> = Vec::new();
         let change = |export: &Export| {
             let shown = Known::shown(export);
-            if cluster.known_of(export).is_some_and(|it| it.bytes >= shown.bytes) {
-                return None;
+            match cluster.known_of(export) {
+                Some(known) if known.bytes >= shown.bytes => return None,
+                // It may have shrunk, and that been accepted, while this gateway was stopped: then it has not grown.
+                Some(_) if self.looking.contains_key(&Looked::One(export.device)) => return None,
+                Some(_) if cluster.noting.seen.get(&export.device) != Some(&version) => {
+                    unsure.push(export.clone());
+                    return None;
+                }
+                _ => {}
             }
             let namespace = item(&key_of(export));
             // It may have been removed meanwhile.
@@ -180,10 +193,20 @@ impl Daemon {
             is_wanted.then(|| shown.change(&namespace, expect)).flatten()
         };
         let changes: Vec<Change> = served.filter_map(change).collect();
+        for export in unsure {
+            let device = export.device;
+            self.begin_one_look(Looked::One(device), vec![export]);
+            if let Some(cluster) =
+                self.cluster.as_mut().filter(|_| self.looking.contains_key(&Looked::One(device)))
+            {
+                cluster.noting.seen.insert(device, version);
+            }
+        }
         if changes.is_empty() {
             return;
         }
         if let Some(cluster) = &mut self.cluster {
+            cluster.noting.seen.clear();
             cluster.noting.asked = Some(cluster.driver.ask(crate::cluster::Request::Edit(changes)));
         }
     }
