@@ -3,6 +3,7 @@
 use super::{Gateway, Purpose};
 use crate::configuration::Change;
 use crate::encoding::Unreadable;
+use crate::group::{Group, Phase};
 use crate::map::Move;
 use crate::registry::{ControllerIds, Record};
 use crate::{Action, GatewayName, GroupId, Object, OpId, Reply, Via};
@@ -207,7 +208,8 @@ impl Gateway {
         id
     }
 
-    /// Stores the reservation of a namespace (`None`: there is none any more), before a host is told of it.
+    /// Stores the reservation of a namespace (`None`: there is none any more), before a host is told of it. A group that drains
+    /// has commands that came before, and the next owner reads what is stored only when the drain is over.
     pub fn store_reservation(
         &mut self,
         now: Duration,
@@ -216,8 +218,13 @@ impl Gateway {
         value: Option<&Value>,
     ) -> RequestId {
         let id = self.request();
-        let served = self.groups.get_mut(&group).filter(|group| group.phase == crate::group::Phase::Serving);
-        match served.and_then(|group| Some((group.handle?, group.reservations.store(namespace, value)))) {
+        let serves = |group: &&mut Group| matches!(group.phase, Phase::Serving | Phase::Draining);
+        match self
+            .groups
+            .get_mut(&group)
+            .filter(serves)
+            .and_then(|group| Some((group.handle?, group.reservations.store(namespace, value))))
+        {
             None => self.answer(id, Err(RequestError::NotOwner(group))),
             Some((_, None)) => self.answer(id, Err(RequestError::Busy)),
             Some((handle, Some(keys))) => {

@@ -80,7 +80,7 @@ impl Kept {
         sent.map_err(|_| io::Error::other("the group's thread has ended"))?;
         match told.recv_timeout(TIMEOUT) {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(io::Error::other(error.to_string())),
+            Ok(Err(error)) => Err(io::Error::other(error)),
             Err(_) => Err(io::Error::other("the storage cluster does not answer")),
         }
     }

@@ -11,11 +11,13 @@ use core::time::Duration;
 use nvme_proto::HostId;
 use nvme_proto::Status;
 use nvmf_block::DeviceId;
+use nvmf_cluster::RequestError;
 use nvmf_subsystem::{
     Answer, Nqn, Nsid, Registry, ReservationCommand, ReservationQuestion, WriteProtection,
     WriteProtectionQuestion,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use uuid::Uuid;
@@ -214,7 +216,7 @@ impl<S: Surroundings> Reservations<S> {
                     question.association.host_nqn(),
                     Uuid::from_bytes(question.uuid),
                 );
-                Status::INTERNAL_ERROR
+                status_of(&error)
             })?;
         }
         let mut registry = self.registry();
@@ -324,13 +326,22 @@ impl<S: Surroundings> Reservations<S> {
     }
 }
 
-fn not_stored(question: &ReservationQuestion, error: &std::io::Error) -> Status {
+fn not_stored(question: &ReservationQuestion, error: &io::Error) -> Status {
     tracing::error!(
         "a reservation command of {} fails, as the reservation of the namespace with UUID {} cannot be stored: {error}",
         question.association.host_nqn(),
         Uuid::from_bytes(question.uuid),
     );
-    Status::INTERNAL_ERROR
+    status_of(error)
+}
+
+/// Of a command that could not be kept. Where another gateway has the namespace by now, its host asks that one.
+fn status_of(error: &io::Error) -> Status {
+    let of_group = error.get_ref().and_then(|error| error.downcast_ref::<RequestError>());
+    match of_group {
+        Some(RequestError::NotOwner(_)) => Status::ANA_INACCESSIBLE,
+        _ => Status::INTERNAL_ERROR,
+    }
 }
 
 /// The key that a Preempt and Abort preempts.
