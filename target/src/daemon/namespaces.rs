@@ -17,6 +17,8 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 const OPENING_MAX: usize = 32;
 /// The same with those that hang: each keeps a thread.
 const HANGING_MAX: usize = 1024;
+/// What takes longer to open hangs, as far as the others are concerned: less than a start waits for the next disk.
+const HANGS_AFTER: Duration = Duration::from_secs(2);
 /// Disks that are closed at the same time, at the most.
 const CLOSING_MAX: usize = 32;
 
@@ -46,6 +48,12 @@ struct Opening {
     namespace: Namespace,
     since: Duration,
     told: Receiver<Result<Export, ExportFault>>,
+}
+
+impl Opening {
+    fn hangs(&self, now: Duration) -> bool {
+        now >= self.since + HANGS_AFTER
+    }
 }
 
 /// A disk that a thread of its own is closing: `close` asks the file system. Until that is over the disk is locked, and
@@ -101,8 +109,7 @@ impl Namespaces {
         self.close(waker);
         self.resting.retain(|_, (_, until)| *until > now);
         // One that hangs keeps no other from being opened.
-        let hangs = |opening: &&Opening| now >= opening.since + OPEN_TIMEOUT;
-        let hanging = self.opening.iter().filter(hangs).count();
+        let hanging = self.opening.iter().filter(|opening| opening.hangs(now)).count();
         let room = OPENING_MAX.saturating_sub(self.opening.len() - hanging);
         let room = room.min(HANGING_MAX.saturating_sub(self.opening.len()));
         if room == 0 {
@@ -122,8 +129,10 @@ impl Namespaces {
                 || self.is_leaving(key, namespace)
                 || self.is_resting(key, namespace))
         });
-        let due: Vec<(Key, &Namespace)> = due.take(room).collect();
-        for (key, namespace) in due {
+        let mut due: Vec<(Key, &Namespace)> = due.collect();
+        // What asks nobody else first.
+        due.sort_by_key(|(_, namespace)| matches!(namespace.backing, Backing::Rbd(_)));
+        for (key, namespace) in due.into_iter().take(room) {
             let nqn = key.0;
             let (device, waker, state) = (self.take_device(), waker.clone(), Arc::clone(state));
             let (tell, told) = channel();
@@ -286,6 +295,11 @@ impl Namespaces {
         !self.faults.contains_key(key) && of_key.map(|it| it.since).all(|since| now < since + OPEN_TIMEOUT)
     }
 
+    /// Whether it is being opened, and its disk does not answer.
+    pub(super) fn hangs(&self, key: &Key, now: Duration) -> bool {
+        self.opening.iter().any(|opening| opening.key == *key && opening.hangs(now))
+    }
+
     /// Whether there was no file or image of its name when it was tried last.
     pub(super) fn is_missing(&self, key: &Key) -> bool {
         self.faults.get(key).is_some_and(|fault| fault.is_missing)
@@ -423,9 +437,10 @@ mod tests {
         }
         namespaces.begin(&wanted, Duration::ZERO, &waker, &state);
         assert_eq!(namespaces.opening.len(), OPENING_MAX, "they may be slow");
-        namespaces.begin(&wanted, OPEN_TIMEOUT, &waker, &state);
+        assert!(namespaces.hangs(&(wanted[0].nqn, 100), HANGS_AFTER));
+        namespaces.begin(&wanted, HANGS_AFTER, &waker, &state);
         assert_eq!(namespaces.opening.len(), OPENING_MAX + 1);
-        namespaces.begin(&wanted, OPEN_TIMEOUT, &waker, &state);
+        namespaces.begin(&wanted, HANGS_AFTER, &waker, &state);
         assert_eq!(namespaces.opening.len(), OPENING_MAX + 1, "once is enough");
     }
 

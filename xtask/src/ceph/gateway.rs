@@ -26,7 +26,7 @@ pub(super) struct Gateway {
 }
 
 impl Gateway {
-    /// With the programs beside this one.
+    /// With the programs beside this one. Images are named `NAME` or `POOL/NAME`.
     pub(super) fn start(cluster: &Cluster, images: &[String]) -> Result<Self> {
         let beside = program("nvmf-target")?.parent().map(Path::to_owned).unwrap_or_default();
         Self::start_of(beside, cluster, images)
@@ -43,10 +43,10 @@ impl Gateway {
             socket.display()
         );
         for (at, image) in images.iter().enumerate() {
-            let conf = cluster.conf();
+            let (conf, (pool, image)) = (cluster.conf(), image.split_once('/').unwrap_or(("rbd", image)));
             writeln!(
                 text,
-                "[[subsystem.namespace]]\nnsid = {}\nrbd = {{ image = \"{image}\", conf = \"{}\" }}",
+                "[[subsystem.namespace]]\nnsid = {}\nrbd = {{ pool = \"{pool}\", image = \"{image}\", conf = \"{}\" }}",
                 at + 1,
                 conf.display()
             )?;

@@ -8,7 +8,7 @@ use nvmf_tests::process::{cpu_time, resident, signal, until_within};
 use std::time::{Duration, Instant};
 
 /// What a failover may take that nobody sees coming.
-const FAILOVER_MAX: Duration = Duration::from_secs(10);
+pub(super) const FAILOVER_MAX: Duration = Duration::from_secs(10);
 /// What a planned move may take.
 const MOVE_MAX: Duration = Duration::from_secs(1);
 pub(super) const SOON: Duration = Duration::from_secs(30);

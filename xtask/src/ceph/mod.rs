@@ -7,6 +7,7 @@
 //! | `group`, `groups` | gateways of a group, and what is done to them under I/O |
 //! | `group_losses`, `group_changes`, `group_images` | the same: what they lose; what operators change; images |
 //! | `group_reservations` | the same: reservations of hosts |
+//! | `inactive` | images that cannot even be opened, beside others |
 //! | `island` | a gateway on a network of its own, which can be cut off |
 //! | `scenarios` | what is done to the cluster under I/O, and what is seen of it |
 //! | `speed` | random reads and writes through the target, against librbd's own |
@@ -19,6 +20,7 @@ mod group_images;
 mod group_losses;
 mod group_reservations;
 mod groups;
+mod inactive;
 mod island;
 mod scenarios;
 mod speed;

@@ -2,7 +2,7 @@
 
 use super::cluster::Cluster;
 use super::gateway::{Gateway, Running, report};
-use super::{group_changes, group_images, group_losses, group_reservations, groups};
+use super::{group_changes, group_images, group_losses, group_reservations, groups, inactive};
 use crate::step;
 use anyhow::{Context, Result, ensure};
 use nvmf_tests::process::until_within;
@@ -21,6 +21,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario { name: "osd-hung", short: true, run: osd_hung },
     Scenario { name: "monitor-dead", short: true, run: monitor_dead },
     Scenario { name: "cluster-down-at-start", short: false, run: cluster_down_at_start },
+    Scenario { name: "inactive", short: false, run: inactive::alone },
     Scenario { name: "resize", short: true, run: resize },
     Scenario { name: "fenced", short: true, run: fenced },
     Scenario { name: "many-images", short: false, run: many_images },
@@ -44,6 +45,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario { name: "group-replaced", short: false, run: group_images::replaced },
     Scenario { name: "group-locked", short: false, run: group_images::locked },
     Scenario { name: "group-shrunk", short: false, run: group_images::shrunk },
+    Scenario { name: "group-inactive", short: false, run: inactive::in_a_group },
     Scenario { name: "group-owner-cut", short: false, run: group_losses::owner_cut },
     Scenario { name: "group-many-images", short: false, run: groups::many_images },
 ];

@@ -26,8 +26,8 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 /// Images that are opened at a time for one ANA group, beside those that hang.
 const OPENING_MAX: usize = 16;
 
-/// What takes longer to open hangs, as far as the others are concerned.
-const HANGS_AFTER: Duration = Duration::from_secs(3);
+/// What takes longer to open hangs, as far as the others are concerned: a failover waits for it.
+const HANGS_AFTER: Duration = Duration::from_millis(1500);
 
 /// Hosts wait for images that do not open for so long before they get the others of the ANA group.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
@@ -103,8 +103,12 @@ impl Opening {
 
     /// How many more may be begun beside these. One that hangs keeps no other from being opened.
     pub(super) fn room(openings: &[Self], now: Duration) -> usize {
-        let slow = openings.iter().filter(|opening| now < opening.since + HANGS_AFTER);
-        OPENING_MAX.saturating_sub(slow.count())
+        let quick = openings.iter().filter(|opening| !opening.is_older(now, HANGS_AFTER));
+        OPENING_MAX.saturating_sub(quick.count())
+    }
+
+    fn is_older(&self, now: Duration, age: Duration) -> bool {
+        now >= self.since + age
     }
 
     /// What came of it, once it is over.
@@ -134,6 +138,11 @@ impl Images {
     /// Whether something is under way that is to be over soon.
     pub(super) fn is_busy(&self) -> bool {
         self.opens.is_some() || self.leaving.is_some() || self.cut.is_some()
+    }
+
+    /// Whether an image has been opening for so long.
+    fn hangs(&self, key: &Key, now: Duration, age: Duration) -> bool {
+        self.opening.iter().any(|opening| opening.key == *key && opening.is_older(now, age))
     }
 
     /// Whether hosts use what is open.
@@ -169,12 +178,21 @@ impl Daemon {
     /// Whether hosts will see a namespace soon whose image is being opened.
     pub(in crate::daemon) fn is_opening_images(&self) -> bool {
         let mut exports = self.exports().iter();
-        exports.any(|export| self.is_closed_here(export) && self.image_trouble(export).is_none())
+        let is_to_come = |export| self.image_trouble(export).is_none() && !self.image_hangs(export);
+        exports.any(|export| self.is_closed_here(export) && is_to_come(export))
     }
 
     /// Why the image of a namespace is not open where its ANA group is served.
     pub(in crate::daemon) fn image_fault(&self, export: &Export) -> Option<String> {
-        self.image_trouble(export).map(|it| it.text.clone())
+        let hangs = || self.image_hangs(export).then(|| ExportFault::Slow.to_string());
+        self.image_trouble(export).map(|it| it.text.clone()).or_else(hangs)
+    }
+
+    /// Whether the image is being opened, and does not answer.
+    fn image_hangs(&self, export: &Export) -> bool {
+        let (now, key) = (self.common.clock.now(), key_of(export));
+        let mut handles = self.cluster.iter().flat_map(|cluster| cluster.handles.values());
+        handles.any(|images| images.hangs(&key, now, HANGS_AFTER))
     }
 
     fn image_trouble(&self, export: &Export) -> Option<&Fault> {
@@ -200,11 +218,13 @@ impl Daemon {
     /// Tells the group's thread what cannot be opened here, when that has changed.
     pub(super) fn tell_unopened(&mut self) {
         let Some(cluster) = &self.cluster else { return };
+        let now = self.common.clock.now();
         let served = cluster.handles.values().filter(|images| images.is_served());
         let of = |images: &Images| {
             let seen: BTreeSet<Key> = self.of_group(images.group).map(key_of).collect();
             let trouble = |key: &Key| match images.failed.get(key) {
                 Some(failed) => Some(failed.why.clone()),
+                None if images.hangs(key, now, OPEN_TIMEOUT) => Some(ExportFault::Slow.to_string().into()),
                 None if seen.contains(key) => None,
                 None => self.never_seen(key),
             };
@@ -237,7 +257,7 @@ impl Daemon {
                 self.begin_to_open(&mut images);
             }
             let is_over_time = self.common.clock.now() >= images.opens_until;
-            let are_open = images.leaving.is_none() && (is_over_time || self.all_are_open(&images));
+            let are_open = images.leaving.is_none() && (is_over_time || self.all_are_open(handle, &images));
             let opens = images.opens.filter(|_| are_open);
             if opens.is_some() {
                 images.opens = None;
@@ -289,10 +309,17 @@ impl Daemon {
         }
     }
 
-    /// Whether no image of the group is to come soon.
-    fn all_are_open(&self, images: &Images) -> bool {
-        let has_failed = |export: &&Export| images.failed.contains_key(&key_of(export));
-        images.opening.is_empty() && self.closed_of(images).all(|export| has_failed(&export))
+    /// Whether no image of the group is to come soon. Those that hang hold up no other: hosts wait for all only while there
+    /// is none.
+    fn all_are_open(&self, handle: Handle, images: &Images) -> bool {
+        let now = self.common.clock.now();
+        let comes = |export: &Export| {
+            let key = key_of(export);
+            !images.failed.contains_key(&key) && !images.hangs(&key, now, HANGS_AFTER)
+        };
+        let opens = images.opening.iter().any(|opening| !opening.is_older(now, HANGS_AFTER));
+        let is_any_open = || self.of_group(images.group).any(|export| is_through(export, handle));
+        !opens && !self.closed_of(images).any(comes) && (images.opening.is_empty() || is_any_open())
     }
 
     /// Namespaces of the group whose images are looked at only.

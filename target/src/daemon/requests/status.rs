@@ -7,7 +7,7 @@ use crate::control::request::status::{
     AnaGroupStatus, DiskStatus, HostStatus, LeavingStatus, ListenerStatus, NamespaceState, NamespaceStatus,
     StatusAnswer, SubsystemStatus,
 };
-use crate::exports::{Export, describe};
+use crate::exports::{Export, ExportFault, describe};
 use nvmf_config::{AnaGroup, Hosts, Namespace, Subsystem};
 use nvmf_subsystem::Nqn;
 use std::collections::{BTreeMap, BTreeSet};
@@ -124,7 +124,9 @@ impl Daemon {
     /// Why a namespace has no disk that is open.
     pub(in crate::daemon) fn why_not_open(&self, key: &(Nqn, u32), namespace: &Namespace) -> Option<String> {
         let rests = || self.namespaces.is_resting(key, namespace).then(|| RESTS.to_owned());
-        self.namespaces.fault(key).or_else(rests)
+        let hangs =
+            || self.namespaces.hangs(key, self.common.clock.now()).then(|| ExportFault::Slow.to_string());
+        self.namespaces.fault(key).or_else(rests).or_else(hangs)
     }
 
     /// What is still at disks of subsystems that were removed.
