@@ -180,6 +180,7 @@ impl Gateway {
                 if self.suspended.is_some_and(|suspended| suspended.resume.is_some_and(read)) {
                     self.suspended = None;
                 }
+                self.unapplied &= self.suspended.is_some() || self.configuration.is_pending();
                 self.wake_at(until);
                 if self.suspended.is_none() {
                     self.trust(until);
@@ -187,16 +188,17 @@ impl Gateway {
             }
             _ => {
                 self.suspended = Some(Suspended { resume: None });
+                self.unapplied = true;
                 self.groups.values_mut().for_each(|group| group.lapsed = group.handle.is_some());
             }
         }
     }
 
-    /// Hosts are admitted for as long as the lease holds, once it is being converged to what was read since it lapsed: a
-    /// gateway that wakes up lets nobody in who was removed meanwhile.
+    /// Hosts are admitted for as long as the lease holds, once what was read since it lapsed is served: a gateway that wakes
+    /// up lets nobody in who was removed meanwhile.
     pub(super) fn admit(&mut self) {
         let until = self.lease.holds_until(&self.timing).filter(|_| self.membership.is_member());
-        if let Some(until) = until.filter(|until| self.suspended.is_none() && self.admits_until != *until) {
+        if let Some(until) = until.filter(|until| !self.unapplied && self.admits_until != *until) {
             self.admits_until = until;
             self.actions.push_back(Action::Admit { until });
         }

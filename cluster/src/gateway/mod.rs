@@ -92,6 +92,8 @@ pub struct Gateway {
     membership: Membership,
     lease: OwnLease,
     suspended: Option<Suspended>,
+    /// What was read since the lease lapsed is not served yet.
+    unapplied: bool,
     /// Hosts are admitted until then, as was told.
     admits_until: Duration,
     own: Own,
@@ -133,6 +135,7 @@ impl Gateway {
             membership: Membership::Joining,
             lease: OwnLease::default(),
             suspended: None,
+            unapplied: false,
             admits_until: Duration::ZERO,
             own: Own::default(),
             peers: BTreeMap::new(),
