@@ -195,7 +195,23 @@ pub(super) fn namespaces(cluster: &mut Cluster) -> Result<()> {
     group.change(1, &["cluster", "move", "1", "gw0"])?;
     write(1, &["--offset=32m", "--size=1m"])?;
     encrypted(cluster, &group)?;
+    cached(cluster, &group)?;
     group.stop()
+}
+
+/// What is in a gateway's memory would be lost, or old, when another takes over.
+fn cached(cluster: &Cluster, group: &Group) -> Result<()> {
+    cluster.rbd("create --size 32M changed-cached")?;
+    cluster.rbd("config image set changed-cached rbd_cache true")?;
+    let added = group.ask(0, &["namespace", "add", NQN, "--nsid=10", "--rbd=rbd/changed-cached"])?;
+    let says_why = || {
+        let fault = |number| field(group, number, 10, "fault");
+        (0..2).filter_map(fault).any(|fault| fault.to_string().contains("rbd_cache"))
+    };
+    until_within(&format!("an image with a cache is left out: {added}"), SOON, says_why)?;
+    let states: Vec<_> = (0..2).filter_map(|number| field(group, number, 10, "state")).collect();
+    ensure!(!states.contains(&"served".into()), "an image with a cache is served: {states:?}");
+    Ok(())
 }
 
 /// The passphrase is in a file of each gateway. One that lacks it says so, and shows no ciphertext.
