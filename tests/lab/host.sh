@@ -113,7 +113,8 @@ vhost_kill() {
 
 # --- a group of gateways on the cluster of `# Ceph: yes`
 
-# `gateway_start NAME ADDRESS`: a gateway of the group, with a listener at this address and PORT, or the same one again.
+# `gateway_start NAME ADDRESS`: a gateway of the group, with a listener at this address and PORT, or the same one again. With
+# `# Ceph: island`, gw1 is in a network namespace, ISLAND, at ISLAND_GATEWAY; the cluster is behind the link ISLAND_LINK.
 gateway_start() {
     cat >"$1.toml" <<CONFIG
 [target]
@@ -133,7 +134,9 @@ name = "$1"
 conf = "$CEPH_CONF"
 ana_groups = 1
 CONFIG
-    "$BIN/nvmf-target" serve --config "$1.toml" >>"$1.log" 2>&1 </dev/null &
+    at=
+    [ "$1" != gw1 ] || at=${ISLAND:+nsenter --net=/run/netns/$ISLAND --}
+    $at "$BIN/nvmf-target" serve --config "$1.toml" >>"$1.log" 2>&1 </dev/null &
     echo $! >"$1.pid"
     waits gateway_is_member "$1"
 }

@@ -3,127 +3,8 @@
 # Cell: kernel `nvme-tcp`, multipath → ours, two gateways of a group | TCP, ANA, an image of Ceph
 # Ceph: yes
 # Seconds: 2400
-. "$LAB/lib.sh"
-
-HOSTNQN=nqn.2014-08.org.nvmexpress:uuid:2e0f4d6a-51c5-4c0d-9a2b-64d0c5b1f0a7
-HOSTID=2e0f4d6a-51c5-4c0d-9a2b-64d0c5b1f0a7
-port=$(host 'echo $PORT')
-# Each gateway is one of the host's loopback addresses, which the guest's routes lead there: a discovery log names the
-# addresses of the listeners. The port makes them those of this run alone.
-net=127.$((port / 256)).$((port % 256))
-# What a failover may take that nobody sees coming, and a planned move: milliseconds, beside what a write takes on this
-# machine when nothing happens.
-FAILOVER_MAX=10000
-MOVE_MAX=1000
-
-address_of() { case $1 in gw1) echo "$net.1" ;; gw2) echo "$net.2" ;; esac; }
-other() { case $1 in gw1) echo gw2 ;; gw2) echo gw1 ;; esac; }
-
-# --- the group
-
-reachable() {
-    echo 1 >/proc/sys/net/ipv4/conf/eth0/route_localnet
-    for gateway in gw1 gw2; do ip route add "$(address_of $gateway)" via $HOST dev eth0 table local; done
-}
-
-gateways() {
-    host 'rbd create --size 64M disk'
-    host "gateway_start gw1 $(address_of gw1)"
-    host "waits gateway_serves gw1"
-    host "gateway_start gw2 $(address_of gw2)"
-    host "gateway gw1 subsystem add $NQN --host $HOSTNQN"
-    host "gateway gw1 namespace add $NQN --rbd rbd/disk"
-}
-
-# Who has the ANA group, by the first that answers.
-owner() {
-    for gateway in gw1 gw2; do
-        host "gateway $gateway cluster status 2>/dev/null" | jq -er '.result.groups["1"] | select(.state == "owned").gateway' && return
-    done
-    return 1
-}
-
-# --- the host: one disk, with the options that `nvme connect-all` has by default
-
-connect() {
-    nvme connect-all -t tcp -a "$(address_of gw1)" -s "$port" --hostnqn=$HOSTNQN --hostid=$HOSTID "$@"
-    wait_for 100 paths_are live live
-    wait_for 100 disk
-    nvme list-subsys
-}
-
-disk() {
-    for disk in /sys/class/nvme-subsystem/nvme-subsys*/nvme*n1; do
-        [ -b "/dev/${disk##*/}" ] && echo "/dev/${disk##*/}" && return
-    done
-    return 1
-}
-
-path_of() {
-    for controller in /sys/class/nvme/nvme*; do
-        grep -q "traddr=$(address_of "$1")," "$controller/address" && echo "$controller" && return
-    done
-    return 1
-}
-
-# `paths_are STATE STATE`: of the paths to gw1 and gw2.
-paths_are() { [ "$(cat "$(path_of gw1)/state") $(cat "$(path_of gw2)/state")" = "$1 $2" ]; }
-
-# `discovered GATEWAY`: each gateway tells of both.
-discovered() {
-    nvme discover -t tcp -a "$(address_of "$1")" -s "$port" --hostnqn=$HOSTNQN --hostid=$HOSTID -o json >/run/discovered.json
-    jq -er --arg nqn $NQN '[.records[] | select(.subnqn == $nqn).traddr] | sort | join(" ")' /run/discovered.json >/run/said
-    cat /run/said
-    [ "$(cat /run/said)" = "$(address_of gw1) $(address_of gw2)" ]
-}
-
-# --- verified load
-
-# `load_start SECONDS`: so many seconds of writes, then everything is read back. The log has each write: the time that it
-# ended, and what it took.
-load_start() {
-    fio --name=verify --filename="$(disk)" --rw=randwrite --bs=4k --iodepth=16 --ioengine=libaio --direct=1 --size="$(($1 * 512))k" \
-        --rate_iops=128 --verify=crc32c --do_verify=1 --verify_fatal=1 --write_lat_log=/run/lat >/run/load.fio.log 2>&1 &
-    load=$!
-    sleep 4
-}
-
-# `load_ends_well WHAT MOST`: without an error and with what was written; no write took longer, and between two of them
-# was no more time.
-load_ends_well() {
-    wait $load || { tail -30 /run/load.fio.log; return 1; }
-    grep -E 'err=|IOPS' /run/load.fio.log
-    longest=$(awk -F', ' '
-        NR > 1 && $1 - last > longest { longest = $1 - last }
-        $2 / 1e6 > longest { longest = $2 / 1e6 }
-        { last = $1 }
-        END { printf "%d", longest }
-    ' /run/lat_lat.1.log)
-    echo ":: figure $(uname -r), two gateways, $1: the longest pause of a write was $longest ms"
-    [ "$longest" -le $(($2 + $(cat /run/undisturbed 2>/dev/null || echo 0))) ]
-}
-
-undisturbed() {
-    load_start 15
-    load_ends_well 'nothing happens' $FAILOVER_MAX
-    echo "$longest" >/run/undisturbed
-}
-
-killed() {
-    owner=$(owner)
-    load_start 30
-    host "gateway_signal $owner KILL"
-    load_ends_well 'owner killed' $FAILOVER_MAX
-    [ "$(owner)" = "$(other "$owner")" ]
-}
-
-# By the kernel's own attempts, each ten seconds.
-comes_back() {
-    owner=$(owner)
-    host "gateway_start $(other "$owner") $(address_of "$(other "$owner")")"
-    wait_for 200 paths_are live live
-    [ "$(owner)" = "$owner" ]
-}
+. "$LAB/gateways.sh"
+GATEWAYS="gw1 gw2"
 
 # The owner stops, and goes on when the other one serves, under load.
 stopped() {
@@ -136,7 +17,7 @@ stopped() {
     # The host notices a silent gateway by its Keep Alive Timeout.
     load_ends_well 'owner stopped' 30000
     host "waits gateway_is_member $owner"
-    wait_for 200 paths_are live live
+    wait_for 200 paths_are_live
     [ "$(owner)" = "$(other "$owner")" ]
 }
 
@@ -195,7 +76,7 @@ old_writes() {
         tr '\0' '\042' </dev/zero | dd of="$(disk)" bs=64k count=128 iflag=fullblock oflag=direct status=none
         host "gateway_signal $owner CONT"
         host "waits gateway_is_member $owner"
-        wait_for 200 paths_are live live
+        wait_for 200 paths_are_live
         tr '\0' '\042' </dev/zero | head -c 8388608 >/run/new
         dd if="$(disk)" bs=64k count=128 iflag=direct status=none | cmp - /run/new
     done
@@ -245,7 +126,7 @@ both_ways() {
         nvme connect -t tcp -a "$(address_of $gateway)" -s "$port" -n $NQN --hostnqn=$HOSTNQN --hostid=$HOSTID \
             --dhchap-secret="$(host cat host.key)" --dhchap-ctrl-secret="$(host cat controller.key)"
     done
-    wait_for 100 paths_are live live
+    wait_for 100 paths_are_live
     wait_for 100 disk
     dd if=/run/new of="$(disk)" bs=64k count=16 oflag=direct status=none
     disconnect
@@ -254,7 +135,7 @@ both_ways() {
 modprobe nvme-tcp
 must 'native multipath' grep -q Y /sys/module/nvme_core/parameters/multipath
 must 'routes to the host' reachable
-must 'gateways' gateways
+must 'gateways' gateways 1
 step 'discover at the first' discovered gw1
 step 'discover at the second' discovered gw2
 must 'connect-all' connect

@@ -48,7 +48,7 @@ impl Cluster {
     }
 
     /// Starts one at this address of the machine.
-    pub(super) fn start_at(address: Ipv4Addr, osds: usize) -> Result<Self> {
+    pub(crate) fn start_at(address: Ipv4Addr, osds: usize) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("nvmf-ceph-").tempdir()?;
         let path = folder.path().to_str().context("the temporary folder's name is not UTF-8")?.to_owned();
         // Daemons that are being killed may still write into it.

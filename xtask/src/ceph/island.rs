@@ -13,7 +13,7 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 /// Where network namespaces have their names.
 const NAMES: &str = "/run/netns";
 
-pub(super) struct Island {
+pub(crate) struct Island {
     name: String,
     /// The third byte of its addresses: of 198.18.0.0/15, which is set aside for tests of devices (RFC 2544).
     number: u8,
@@ -25,7 +25,7 @@ impl Island {
     ///
     /// # Errors
     /// This process is not root, or there is no `ip` and no `nsenter`.
-    pub(super) fn new() -> Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let why = "a gateway is cut off in a network namespace, which takes root, `ip` (iproute2) and `nsenter` (util-linux)";
         ensure!(nix::unistd::geteuid().is_root(), "{why}: this process is not root");
         for program in ["ip", "nsenter"] {
@@ -66,13 +66,22 @@ impl Island {
     }
 
     /// Where Ceph is to be, so that the island reaches it by its own link.
-    pub(super) fn ceph(&self) -> Ipv4Addr {
+    pub(crate) fn ceph(&self) -> Ipv4Addr {
         Ipv4Addr::new(198, 18, self.number, 1)
     }
 
     /// Where hosts reach a gateway on the island.
     pub(super) fn gateway(&self) -> Ipv4Addr {
         Ipv4Addr::new(198, 19, self.number, 2)
+    }
+
+    /// For scripts: its network namespace, where hosts reach a gateway there, and the link to Ceph.
+    pub(crate) fn variables(&self) -> [(&'static str, String); 3] {
+        [
+            ("ISLAND", self.name.clone()),
+            ("ISLAND_GATEWAY", self.gateway().to_string()),
+            ("ISLAND_LINK", self.link("ceph")),
+        ]
     }
 
     /// A program on the island.

@@ -30,6 +30,7 @@ use anyhow::{Result, ensure};
 use std::time::Instant;
 
 pub(crate) use cluster::Cluster;
+pub(crate) use island::Island;
 
 /// OSDs, and replicas of everything.
 pub(crate) const OSDS: usize = 3;

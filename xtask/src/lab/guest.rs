@@ -106,8 +106,9 @@ struct Boot<'a> {
     /// With such a disk as its root disk.
     vhost_root: bool,
     two_machines: bool,
-    /// The cluster beside it.
+    /// The cluster beside it, and where a gateway can be cut from that.
     ceph: Option<&'a ceph::Cluster>,
+    island: Option<&'a ceph::Island>,
     script: &'a Path,
 }
 
@@ -134,7 +135,12 @@ impl Guest {
         let (name, scenario) = (case.name(), case.scenario);
         let folder = step::root().join(".build/lab").join(&name);
         for _ in 0..BOOTS_MAX {
-            let cluster = scenario.ceph.then(|| ceph::Cluster::start(ceph::OSDS)).transpose()?;
+            let island = scenario.island.then(ceph::Island::new).transpose()?;
+            let start = || match &island {
+                Some(island) => ceph::Cluster::start_at(island.ceph(), ceph::OSDS),
+                None => ceph::Cluster::start(ceph::OSDS),
+            };
+            let cluster = scenario.ceph.then(start).transpose()?;
             let system = if scenario.systemd { System::Systemd } else { System::Script };
             let boot = Boot {
                 image,
@@ -147,6 +153,7 @@ impl Guest {
                 vhost_root: scenario.vhost_root,
                 two_machines: scenario.two_machines,
                 ceph: cluster.as_ref(),
+                island: island.as_ref(),
                 script: &scenario.path,
             };
             let mut guest = Self::boot(&boot, programs, &folder, Stdio::piped())?;
@@ -198,6 +205,7 @@ impl Guest {
             ]
             .into_iter()
             .chain(boot.ceph.map(|cluster| ("CEPH_CONF", cluster.conf().display().to_string())))
+            .chain(boot.island.into_iter().flat_map(ceph::Island::variables))
             .collect(),
         )?;
         let socket = share.join("vhost.sock");
@@ -330,6 +338,7 @@ pub(super) fn shell(image: &Image, kernel: Kernel, programs: &Programs) -> Resul
         vhost_root: false,
         two_machines: false,
         ceph: None,
+        island: None,
         script: &script,
     };
     let mut guest = Guest::boot(&boot, programs, &folder, Stdio::inherit())?;

@@ -26,7 +26,7 @@ const SECONDS: u64 = 120;
 ///                                          file in memory (optional)
 /// # Root: vhost                         the same, but it is a copy of the root disk, and the guest has no other (optional)
 /// # Ceph: yes                              a Ceph cluster runs on the host; host.sh has its configuration file as
-///                                          CEPH_CONF (optional)
+///                                          CEPH_CONF (optional); `island`: and the gateway gw1 can be cut from it
 /// # Machines: 2                            a second machine runs what the first one asks for (optional)
 /// # System: systemd                      it runs under systemd, with the Debian packages (optional)
 /// # Known: kernel BUG at some/file.c       a known bug of the guest's kernel: the scenario is repeated (optional)
@@ -50,6 +50,8 @@ pub(crate) struct Scenario {
     pub(crate) vhost_root: bool,
     /// A Ceph cluster runs on the host.
     pub(crate) ceph: bool,
+    /// A gateway is on an island, which can be cut from the cluster.
+    pub(crate) island: bool,
     /// Has a second machine.
     pub(crate) two_machines: bool,
     pub(crate) time_max: Duration,
@@ -128,7 +130,8 @@ impl Scenario {
         let (time_max, known) = (Duration::from_secs(seconds), field("Known").map(str::to_owned));
         let (systemd, nvme) = (field("System") == Some("systemd"), field("Drive") == Some("nvme"));
         let (vhost, vhost_root) = (field("Disk") == Some("vhost"), field("Root") == Some("vhost"));
-        let ceph = field("Ceph") == Some("yes");
+        let island = field("Ceph") == Some("island");
+        let ceph = island || field("Ceph") == Some("yes");
         let two_machines = match field("Machines") {
             Some("2") => true,
             None => false,
@@ -147,6 +150,7 @@ impl Scenario {
             vhost,
             vhost_root,
             ceph,
+            island,
             two_machines,
             time_max,
             known,
@@ -172,7 +176,9 @@ mod tests {
         let two = Scenario::parse("x.sh".into(), "# What: x\n# Machines: 2\n").unwrap().unwrap();
         assert!(two.two_machines && !scenario.two_machines);
         let ceph = Scenario::parse("x.sh".into(), "# What: x\n# Ceph: yes\n").unwrap().unwrap();
-        assert!(ceph.ceph && !scenario.ceph);
+        assert!(ceph.ceph && !ceph.island && !scenario.ceph);
+        let island = Scenario::parse("x.sh".into(), "# What: x\n# Ceph: island\n").unwrap().unwrap();
+        assert!(island.ceph && island.island);
         let root = Scenario::parse("x.sh".into(), "# What: x\n# Root: vhost\n").unwrap().unwrap();
         assert!(root.vhost_root && !root.vhost && !scenario.vhost_root);
         assert!(Scenario::parse("x.sh".into(), "# What: x\n# Machines: 3\n").is_err());
