@@ -1,9 +1,9 @@
 //! A connection to a controller, and the thread behind it.
 
 use crate::buffer::BufferPool;
-use crate::driver::{Factory, PathStatus, Route};
+use crate::driver::{Factory, PathStatus, QueueKind, Recipient, Route, Unanswered};
 use crate::engine::{FirstError, Observers, SharedSnapshot, Snapshot};
-use crate::mailbox::Message;
+use crate::mailbox::{CommandRequest, Message};
 use crate::shared_driver::SharedDriver;
 use crate::state::{self, Changes, StateReceiver};
 use crate::statistics::{Counters, Statistics};
@@ -222,21 +222,14 @@ impl Connection {
     /// What ended the association before the command did, or [`Error::Closed`]; whether the command took effect is not known then. One
     /// that is not answered within 60 seconds ends the association. A status that is not success is no error here.
     pub async fn admin(&self, command: AdminCommand) -> Result<AdminReply, Error> {
-        self.ask(|reply| Message::Admin { command, reply }).await
+        let asked = self.shared.ask(QueueKind::Admin, Recipient::Controller, command).await;
+        asked.map_err(|_| self.shared.closed())
     }
 
     /// Sends a command to an I/O queue ([`crate::raw`]).
     pub(crate) async fn io(&self, command: AdminCommand) -> Result<AdminReply, Error> {
-        self.ask(|reply| Message::Io { command, reply }).await
-    }
-
-    async fn ask(
-        &self,
-        message: impl FnOnce(oneshot::Sender<Option<AdminReply>>) -> Message,
-    ) -> Result<AdminReply, Error> {
-        let (reply, replied) = oneshot::channel();
-        self.shared.shared_driver.send(message(reply));
-        replied.await.ok().flatten().ok_or_else(|| self.shared.closed())
+        let asked = self.shared.ask(QueueKind::Io, Recipient::Controller, command).await;
+        asked.map_err(|_| self.shared.closed())
     }
 
     /// Authenticates every queue again, with these secrets now and from now on: when those of the target have changed, or
@@ -263,6 +256,19 @@ impl Connection {
 }
 
 impl Shared {
+    /// Sends a command, and waits for its reply.
+    pub(crate) async fn ask(
+        &self,
+        queue: QueueKind,
+        recipient: Recipient,
+        command: AdminCommand,
+    ) -> Result<AdminReply, Unanswered> {
+        let (reply, replied) = oneshot::channel();
+        let request = CommandRequest { queue, recipient, command, reply };
+        self.shared_driver.send(Message::Command(request));
+        replied.await.unwrap_or(Err(Unanswered::Lost))
+    }
+
     pub(crate) fn lock_snapshot(&self) -> MutexGuard<'_, Snapshot> {
         self.snapshot.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,17 +1,18 @@
 //! A namespace as a block device.
 
 use crate::connection::Shared;
-use crate::driver::{Failure, Op};
+use crate::driver::{AdminReply, Failure, Op, QueueKind, Recipient, Unanswered};
 use crate::engine::TIMED_OUT;
 use crate::mailbox::Request;
 use crate::operation::Operation;
 use crate::slot::{Ended, Reply};
-use crate::{Buffer, Connection, Error, Failed};
+use crate::{Buffer, Connection, Effect, Error, Failed};
 use core::fmt;
 use core::time::Duration;
 use nvme_proto::Nsid;
-use nvmf_block::{BlockOp, BlockRange, Geometry};
+use nvmf_block::{BlockError, BlockOp, BlockRange, Geometry};
 use nvmf_host::Namespace;
+use nvmf_host::admin::AdminCommand;
 use std::sync::Arc;
 
 /// A namespace as a block device. Cheap to clone; may be used from many threads at once.
@@ -129,6 +130,28 @@ impl Device {
             Some((nsid, mismatch)) => Err(Error::Foreign { nsid: *nsid, mismatch: *mismatch }),
             None => Ok(()),
         }
+    }
+
+    /// Sends a command for the namespace, to no other disk than the one that was opened: it waits as an operation does, and goes to no disk
+    /// that is in its place by then.
+    pub(crate) async fn ask(
+        &self,
+        what: &'static str,
+        queue: QueueKind,
+        command: AdminCommand,
+    ) -> Result<AdminReply, Error> {
+        self.check_identity()?;
+        let asked = self.shared.ask(queue, Recipient::OpenedDisk, command).await;
+        asked.map_err(|unanswered| match unanswered {
+            Unanswered::NotSent => self.check_identity().err().unwrap_or(Error::Io {
+                what,
+                offset: 0,
+                len: 0,
+                effect: Effect::Nothing,
+                source: BlockError::Gone,
+            }),
+            Unanswered::Lost => self.shared.closed(),
+        })
     }
 
     /// Memory for operations, registered once and used again.

@@ -1,9 +1,9 @@
 //! The driver of a connection, and the futures that wait for its operations. Without a thread, a lock or a clock.
 
 use crate::buffer::Buffer;
-use crate::driver::{AdminReply, Driver, DriverEvent, Ended, Failure, PathStatus, StartError};
+use crate::driver::{AdminReply, Driver, DriverEvent, Ended, Failure, PathStatus, StartError, Unanswered};
 use crate::log::Log;
-use crate::mailbox::{Mailbox, Message, Request};
+use crate::mailbox::{CommandRequest, Mailbox, Message, Request};
 use crate::sleep::SLEEP_MAX;
 use crate::slot::Reply;
 use crate::state::StateSender;
@@ -119,7 +119,7 @@ pub(crate) struct Engine<T: Transport> {
     /// Messages as they come out of the mailbox.
     incoming: VecDeque<Message>,
     log: Log,
-    admin: HashMap<u32, oneshot::Sender<Option<AdminReply>>>,
+    admin: HashMap<u32, oneshot::Sender<Result<AdminReply, Unanswered>>>,
     next_admin: u32,
     closing: Vec<oneshot::Sender<()>>,
     /// Who waits for an authentication that is done again.
@@ -162,15 +162,12 @@ impl<T: Transport> Engine<T> {
     /// Takes a message: at once, unless it has to keep its place among the operations.
     fn receive(&mut self, message: Message) {
         match message {
-            Message::Admin { command, reply } => {
+            // As with an operation: who waits learns it when the reply is dropped.
+            Message::Command(_) if self.closes => {}
+            Message::Command(CommandRequest { queue, recipient, command, reply }) => {
                 self.next_admin = self.next_admin.wrapping_add(1);
                 self.admin.insert(self.next_admin, reply);
-                self.driver.submit_admin(self.next_admin, command);
-            }
-            Message::Io { command, reply } => {
-                self.next_admin = self.next_admin.wrapping_add(1);
-                self.admin.insert(self.next_admin, reply);
-                self.driver.submit_raw(self.next_admin, command);
+                self.driver.submit_command(self.next_admin, queue, recipient, command);
             }
             Message::Open(identity) => self.driver.open(self.now, identity),
             Message::AuthenticateAgain { secrets, reply } => {

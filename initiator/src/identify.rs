@@ -4,10 +4,11 @@
 //! structures here are as on the wire: little-endian, which their types take care of (`identify.nsze.get()`), counts in logical
 //! blocks, and "0's based" where a name ends in `_z`.
 
-use crate::{Connection, Device, Error};
+use crate::driver::QueueKind;
+use crate::{AdminReply, Connection, Device, Error};
 pub use nvme_proto::admin::identify::{IdentifyController, IdentifyNamespace, LbaFormat};
 pub use nvmf_host::CommandLimits;
-use nvmf_host::admin::{self, AdminCommand};
+use nvmf_host::admin;
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
 impl Connection {
@@ -16,30 +17,29 @@ impl Connection {
     /// # Errors
     /// As [`Connection::admin`]; [`Error::Identify`].
     pub async fn identify(&self) -> Result<IdentifyController, Error> {
-        self.ask_identify("Identify Controller", admin::identify_controller()).await
-    }
-
-    async fn ask_identify<T: FromBytes + KnownLayout + Immutable>(
-        &self,
-        what: &'static str,
-        command: AdminCommand,
-    ) -> Result<T, Error> {
-        let reply = self.admin(command).await?;
-        let failed = |reason: String| Error::Identify { what, reason };
-        if !reply.outcome.status.is_success() {
-            return Err(failed(reply.outcome.status.to_string()));
-        }
-        T::read_from_bytes(&reply.data).map_err(|_| failed(format!("{} bytes", reply.data.len())))
+        structure("Identify Controller", &self.admin(admin::identify_controller()).await?)
     }
 }
 
 impl Device {
-    /// Identify Namespace, as the controller sends it now (CNS 00h).
+    /// Identify Namespace, as a controller that shows the disk that was opened sends it now (CNS 00h).
     ///
     /// # Errors
-    /// As [`Connection::admin`]; [`Error::Identify`].
+    /// [`Error::Identify`]; [`Error::Foreign`], [`Error::Io`] where that disk is not there; what ended the connection.
     pub async fn identify(&self) -> Result<IdentifyNamespace, Error> {
-        let command = admin::identify_namespace(self.nsid());
-        self.connection().ask_identify("Identify Namespace", command).await
+        let (what, command) = ("Identify Namespace", admin::identify_namespace(self.nsid()));
+        structure(what, &self.ask(what, QueueKind::Admin, command).await?)
     }
+}
+
+/// The data structure in a reply.
+fn structure<T: FromBytes + KnownLayout + Immutable>(
+    what: &'static str,
+    reply: &AdminReply,
+) -> Result<T, Error> {
+    let failed = |reason: String| Error::Identify { what, reason };
+    if !reply.outcome.status.is_success() {
+        return Err(failed(reply.outcome.status.to_string()));
+    }
+    T::read_from_bytes(&reply.data).map_err(|_| failed(format!("{} bytes", reply.data.len())))
 }

@@ -2,7 +2,7 @@
 
 use crate::Buffer;
 use crate::buffer::Piece;
-use crate::driver::{AdminReply, Op};
+use crate::driver::{AdminReply, Op, QueueKind, Recipient, Unanswered};
 use crate::slot::Reply;
 use core::time::Duration;
 use futures_channel::oneshot;
@@ -24,28 +24,23 @@ pub(crate) struct Request {
     pub(crate) until: Option<Duration>,
 }
 
+/// An admin command or a raw command that somebody waits for.
+pub(crate) struct CommandRequest {
+    pub(crate) queue: QueueKind,
+    pub(crate) recipient: Recipient,
+    pub(crate) command: AdminCommand,
+    pub(crate) reply: oneshot::Sender<Result<AdminReply, Unanswered>>,
+}
+
 /// A message to an engine.
 pub(crate) enum Message {
     Register(Piece),
     Deregister(RegionId),
     Submit(Request),
     Open(NamespaceIdentity),
-    Admin {
-        command: AdminCommand,
-        reply: oneshot::Sender<Option<AdminReply>>,
-    },
-    /// A raw command for an I/O queue.
-    Io {
-        command: AdminCommand,
-        reply: oneshot::Sender<Option<AdminReply>>,
-    },
-    AuthenticateAgain {
-        secrets: Box<Secrets>,
-        reply: oneshot::Sender<bool>,
-    },
-    Close {
-        reply: Option<oneshot::Sender<()>>,
-    },
+    Command(CommandRequest),
+    AuthenticateAgain { secrets: Box<Secrets>, reply: oneshot::Sender<bool> },
+    Close { reply: Option<oneshot::Sender<()>> },
 }
 
 /// Messages, in the order in which they came.

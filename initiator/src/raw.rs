@@ -2,7 +2,7 @@
 //!
 //! [`Connection::raw_admin`] sends to the Admin queue, [`Connection::raw_io`] to an I/O queue. A raw command is sent once:
 //! it is never split at the controller's limits, and never issued again after a loss. Its namespace is the one that has
-//! the NSID when it arrives; [`Connection::open`] is what watches over which disk that is.
+//! the NSID when it arrives. A [`crate::Device`]'s own commands (reservations, Identify) go to no other disk than the one that was opened.
 
 use crate::driver::AdminReply;
 use crate::{Connection, Error};
@@ -63,6 +63,12 @@ impl RawCommand {
         Self { data: AdminData::FromController { len }, ..self }
     }
 
+    /// For an I/O queue.
+    pub(crate) fn for_io(self) -> Result<AdminCommand, Error> {
+        let is_reserved = NvmOpcode(self.sqe.opcode) == NvmOpcode::FABRICS;
+        self.check(is_reserved, IO_DATA_MAX)
+    }
+
     /// Checks what would harm the connection itself.
     fn check(self, is_reserved: bool, data_max: usize) -> Result<AdminCommand, Error> {
         let opcode = self.sqe.opcode;
@@ -100,8 +106,7 @@ impl Connection {
     /// # Errors
     /// [`Error::Raw`]; else as [`Connection::admin`].
     pub async fn raw_io(&self, command: RawCommand) -> Result<AdminReply, Error> {
-        let is_reserved = NvmOpcode(command.sqe.opcode) == NvmOpcode::FABRICS;
-        self.io(command.check(is_reserved, IO_DATA_MAX)?).await
+        self.io(command.for_io()?).await
     }
 }
 

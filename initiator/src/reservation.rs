@@ -2,7 +2,10 @@
 //!
 //! A host registers with a key, and acquires the reservation; another that is registered takes it away with
 //! [`Device::preempt`]. With `abort`, nothing of the old holder's lands afterwards: that is the fence of a standby.
+//!
+//! Each command waits for a path as an operation does, is sent once, and goes to no other disk than the one that was opened.
 
+use crate::driver::QueueKind;
 use crate::raw::{IO_DATA_MAX, RawCommand};
 use crate::{Device, Effect, Error};
 use nvme_proto::Nsid;
@@ -207,8 +210,7 @@ impl Device {
 
     /// Sends a raw command to the disk that was opened; what it receives.
     async fn raw(&self, what: &'static str, command: RawCommand) -> Result<Vec<u8>, Error> {
-        self.check_identity()?;
-        let reply = self.connection().raw_io(command).await?;
+        let reply = self.ask(what, QueueKind::Io, command.for_io()?).await?;
         let status = reply.outcome.status;
         if status.is_success() {
             return Ok(reply.data);

@@ -7,8 +7,8 @@ use super::policy::PathSet;
 use super::{Driver, DriverEvent};
 use crate::transport::Transport;
 use core::time::Duration;
-use nvmf_host::Outcome;
 use nvmf_host::admin::AdminCommand;
+use nvmf_host::{Association, Outcome};
 use std::collections::VecDeque;
 
 /// The reply to an admin command.
@@ -21,81 +21,143 @@ pub struct AdminReply {
     pub data: Vec<u8>,
 }
 
+/// Why an admin command or a raw command has no reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unanswered {
+    /// It was not sent: no path led to what it is for, for as long as I/O waits.
+    NotSent,
+    /// It was sent, and its association ended first: nobody knows whether it took effect.
+    Lost,
+}
+
+/// What an admin command or a raw command is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recipient {
+    /// The controller, whatever namespace it has under the NSID by then.
+    Controller,
+    /// The disk that was opened under its NSID ([`Driver::open`]): where another is in its place it waits, and fails, as an operation does.
+    OpenedDisk,
+}
+
+/// To which kind of queue a command goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueueKind {
+    /// The Admin queue.
+    Admin,
+    /// An I/O queue. The command's data are at most [`crate::raw::IO_DATA_MAX`].
+    Io,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    number: u32,
+    queue: QueueKind,
+    recipient: Recipient,
+    command: AdminCommand,
+}
+
 /// Commands that wait for a path, or for room.
 #[derive(Debug, Default)]
 pub(super) struct AdminCommands {
-    waiting: VecDeque<(u32, AdminCommand)>,
-    /// Raw commands for I/O queues.
-    io_waiting: VecDeque<(u32, AdminCommand)>,
+    waiting: VecDeque<Waiting>,
 }
 
 impl<T: Transport> Driver<T> {
-    /// Takes an admin command of the user's; [`DriverEvent::Admin`] follows with this number. With several paths it goes to the first
-    /// one that is ready and leads to its namespace, else to the first that is ready.
-    pub fn submit_admin(&mut self, number: u32, command: AdminCommand) {
+    /// Takes an admin command or a raw command of the user's; [`DriverEvent::Admin`] follows with this number. With several paths it goes to
+    /// the first one that is ready and leads to its namespace, else to the first that is ready, if it is for the controller.
+    pub fn submit_command(
+        &mut self,
+        number: u32,
+        queue: QueueKind,
+        recipient: Recipient,
+        command: AdminCommand,
+    ) {
         if self.may_queue() {
-            self.admin.waiting.push_back((number, command));
+            self.admin.waiting.push_back(Waiting { number, queue, recipient, command });
         } else {
-            self.events.push_back(DriverEvent::Admin(number, None));
-        }
-    }
-
-    /// Takes a raw command for an I/O queue; [`DriverEvent::Admin`] follows with this number. Its data are at most
-    /// [`crate::raw::IO_DATA_MAX`].
-    pub fn submit_raw(&mut self, number: u32, command: AdminCommand) {
-        if self.may_queue() {
-            self.admin.io_waiting.push_back((number, command));
-        } else {
-            self.events.push_back(DriverEvent::Admin(number, None));
+            self.events.push_back(DriverEvent::Admin(number, Err(Unanswered::NotSent)));
         }
     }
 
     /// Sends the user's commands, as far as there is room. Nobody knows what they change: while anything is fenced, they wait.
     pub(super) fn issue_admin(&mut self, now: Duration) {
-        let AdminCommands { waiting, io_waiting } = &mut self.admin;
-        if (waiting.is_empty() && io_waiting.is_empty()) || !self.fences.is_empty() {
+        if self.admin.waiting.is_empty() {
+            return;
+        }
+        let heads = &self.heads;
+        fail(&mut self.admin.waiting, &mut self.events, |waiting| {
+            let admission = heads.admission(waiting.command.command.sqe().nsid());
+            waiting.recipient == Recipient::OpenedDisk && matches!(admission, Admission::Fail(_))
+        });
+        if !self.fences.is_empty() {
             return;
         }
         let (heads, paths) = (&self.heads, &mut self.paths);
-        while let Some((number, command)) = waiting.front()
-            && let Some(path) = path_for(heads, paths, command)
-            && path.has_admin_room()
-        {
-            let deadline = Some(now.saturating_add(path.config.association.admin_timeout));
-            if !path.send_admin(now, 0, Owner::Admin(*number), command, deadline) {
-                break;
+        let mut full = [false; 2];
+        self.admin.waiting.retain(|waiting| {
+            let full = &mut full[usize::from(waiting.queue == QueueKind::Io)];
+            if *full {
+                return true;
             }
-            waiting.pop_front();
-        }
-        while let Some((number, command)) = io_waiting.front()
-            && let Some(path) = path_for(heads, paths, command)
-            && let Some(queue) = path.next_queue(OTHERS, 1)
-        {
-            let deadline = Some(now.saturating_add(path.config.io_timeout));
-            if !path.send_admin(now, queue, Owner::Admin(*number), command, deadline) {
-                break;
-            }
-            io_waiting.pop_front();
-        }
+            let Some(path) = path_for(heads, paths, waiting) else { return true };
+            *full = !send(now, path, waiting);
+            *full
+        });
     }
 
     pub(super) fn fail_admin(&mut self) {
-        for (number, _) in self.admin.waiting.drain(..).chain(self.admin.io_waiting.drain(..)) {
-            self.events.push_back(DriverEvent::Admin(number, None));
-        }
+        fail(&mut self.admin.waiting, &mut self.events, |_| true);
     }
 }
 
-/// Where a command goes: the first path that is ready, of those that lead to its namespace if there are any.
+/// Sends a command; `false` when there is no room.
+fn send<T: Transport>(now: Duration, path: &mut Path<T>, waiting: &Waiting) -> bool {
+    let (queue, timeout) = match waiting.queue {
+        QueueKind::Admin => (path.has_admin_room().then_some(0), path.config.association.admin_timeout),
+        QueueKind::Io => (path.next_queue(OTHERS, 1), path.config.io_timeout),
+    };
+    let (owner, deadline) = (Owner::Admin(waiting.number), Some(now.saturating_add(timeout)));
+    queue.is_some_and(|queue| path.send_admin(now, queue, owner, &waiting.command, deadline))
+}
+
+/// Where a command goes: the first path that is ready, of those that lead to its namespace if there are any. What is for a disk goes to
+/// a path that shows that disk only, while nothing says that it may be another by now.
 fn path_for<'a, T: Transport>(
     heads: &Heads,
     paths: &'a mut [Path<T>],
-    command: &AdminCommand,
+    waiting: &Waiting,
 ) -> Option<&'a mut Path<T>> {
-    let leads = match heads.admission(command.command.sqe().nsid()) {
+    let nsid = waiting.command.command.sqe().nsid();
+    let leads = match heads.admission(nsid) {
         Admission::On(paths) => paths,
         Admission::Fail(_) => PathSet::default(),
     };
-    let ready = paths.iter_mut().enumerate().filter(|(_, path)| path.is_ready());
-    ready.min_by_key(|(number, _)| !leads.contains(*number)).map(|(_, path)| path)
+    let shows_disk = |number: usize, association: &Association| {
+        !association.is_scanning()
+            && association.namespace(nsid).is_some()
+            && !heads.is_foreign_on(nsid, number)
+    };
+    let takes = |(number, path): &(usize, &mut Path<T>)| {
+        path.is_ready()
+            && (waiting.recipient == Recipient::Controller
+                || path.association.as_ref().is_some_and(|association| shows_disk(*number, association)))
+    };
+    let able = paths.iter_mut().enumerate().filter(takes);
+    able.min_by_key(|(number, _)| !leads.contains(*number)).map(|(_, path)| path)
+}
+
+/// Ends the commands that are meant, of which nothing was sent.
+fn fail(
+    waiting: &mut VecDeque<Waiting>,
+    events: &mut VecDeque<DriverEvent>,
+    is_meant: impl Fn(&Waiting) -> bool,
+) {
+    waiting.retain(|waiting| {
+        let fails = is_meant(waiting);
+        if fails {
+            events.push_back(DriverEvent::Admin(waiting.number, Err(Unanswered::NotSent)));
+        }
+        !fails
+    });
 }

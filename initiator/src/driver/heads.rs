@@ -97,6 +97,8 @@ impl Head {
     fn admission(&self) -> Admission {
         match self.blocked {
             Some(Blocked { failed: true, .. }) => Admission::Fail(BlockError::Gone),
+            // While nothing is connected nobody knows whether it still is so.
+            None if self.removed && !self.paths.is_empty() => Admission::Fail(BlockError::Gone),
             _ => Admission::On(self.paths),
         }
     }

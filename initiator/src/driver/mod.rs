@@ -35,7 +35,7 @@ mod shared_fences;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use admin::AdminReply;
+pub use admin::{AdminReply, QueueKind, Recipient, Unanswered};
 pub use config::{DriverConfig, Route, StartError};
 pub use fence::Impacted;
 pub use heads::NamespaceState;
@@ -92,8 +92,8 @@ pub enum DriverEvent {
     Foreign(Nsid, Mismatch),
     /// The disk that was opened is there again.
     Restored(Nsid),
-    /// An admin command or a raw command ended; `None` when its association did first.
-    Admin(u32, Option<AdminReply>),
+    /// An admin command or a raw command ended.
+    Admin(u32, Result<AdminReply, Unanswered>),
     /// It is over: all I/O has failed and will fail.
     GaveUp,
     /// [`Driver::authenticate_again`] is done.

@@ -7,7 +7,7 @@ use nvme_proto::admin::features::{FeatureId, HOST_BEHAVIOR_LEN, SetFeatures};
 use nvme_proto::nvm::copy::DescriptorFormat;
 use nvmf_host::admin::AdminCommand;
 use nvmf_host::{AdminData, Command as Sent};
-use nvmf_initiator::driver::Driver;
+use nvmf_initiator::driver::{Driver, QueueKind, Recipient};
 use nvmf_initiator::transport::Transport;
 use nvmf_subsystem::{ReservationCommand, WriteProtection};
 
@@ -45,10 +45,11 @@ impl Command {
 
     /// Sends it.
     pub(super) fn submit<T: Transport>(self, driver: &mut Driver<T>, number: u32) {
-        match self {
-            Self::Reservation(command) => driver.submit_raw(number, reservation::encoded(&command, Nsid(1))),
-            Self::Protection(to) => driver.submit_admin(number, protect(to)),
-        }
+        let (queue, command) = match self {
+            Self::Reservation(command) => (QueueKind::Io, reservation::encoded(&command, Nsid(1))),
+            Self::Protection(to) => (QueueKind::Admin, protect(to)),
+        };
+        driver.submit_command(number, queue, Recipient::OpenedDisk, command);
     }
 }
 

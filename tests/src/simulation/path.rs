@@ -13,7 +13,9 @@ use nvmf_block::{BlockOp, Completion, Tag};
 use nvmf_host::Association;
 use nvmf_host::NamespaceIdentity;
 use nvmf_host::admin::AdminCommand;
-use nvmf_initiator::driver::{AdminReply, Driver, DriverConfig, DriverEvent, PathPolicy, Route};
+use nvmf_initiator::driver::{
+    AdminReply, Driver, DriverConfig, DriverEvent, PathPolicy, QueueKind, Recipient, Route,
+};
 use nvmf_initiator::{ConnectionState, HostIdentity, Impacted, NamespaceState, Options};
 use nvmf_memory::Memory;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -226,7 +228,8 @@ impl<N: Network> Path<N> {
                     self.ready = true;
                     self.note_identities();
                     if self.sends_raw {
-                        self.driver.submit_admin(SET_UP, command::allow_copies_across());
+                        let command = command::allow_copies_across();
+                        self.driver.submit_command(SET_UP, QueueKind::Admin, Recipient::Controller, command);
                     }
                 }
                 DriverEvent::Foreign(nsid, mismatch) => {
@@ -235,10 +238,10 @@ impl<N: Network> Path<N> {
                     }
                 }
                 DriverEvent::Admin(SET_UP, _) => {}
-                DriverEvent::Admin(COMMAND, reply) => self.on_reply(now, reply, done),
+                DriverEvent::Admin(COMMAND, reply) => self.on_reply(now, reply.ok(), done),
                 DriverEvent::Admin(number, reply) => {
                     self.raw.retain(|raw| *raw != number);
-                    self.on_raw_ended(now, number, reply.map(|reply| reply.outcome.status));
+                    self.on_raw_ended(now, number, reply.ok().map(|reply| reply.outcome.status));
                 }
                 DriverEvent::PathLost(route, error) => {
                     self.route_losses += 1;
@@ -271,7 +274,7 @@ impl<N: Network> Path<N> {
             println!("{} sends raw command {number}: {:?}", self.name, command.command);
         }
         self.raw.push(number);
-        self.driver.submit_raw(number, command);
+        self.driver.submit_command(number, QueueKind::Io, Recipient::Controller, command);
     }
 
     /// A raw command ended; `None`: nobody knows how.

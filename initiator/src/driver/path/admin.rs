@@ -126,7 +126,7 @@ impl<T: Transport> Path<T> {
         let len = take(&mut self.admin.reading, number);
         let data = self.slot_data(qid, finished, len);
         let reply = AdminReply { outcome: finished.outcome, data };
-        self.notes.push_back(Note::Admin(number, Some(reply)));
+        self.notes.push_back(Note::Admin(number, Ok(reply)));
     }
 
     fn slot_data(&self, qid: Qid, finished: &Finished, len: u32) -> Vec<u8> {

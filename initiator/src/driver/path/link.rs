@@ -1,7 +1,7 @@
 //! Queues: opened, connected, closed; the transport, replaced when its device is lost.
 
 use super::queue::{LinkState, Owner, Queue};
-use super::{Lost, Note, Path};
+use super::{Lost, Note, Path, Unanswered};
 use crate::address::AddressSource;
 use crate::driver::fence::Impacted;
 use crate::driver::operation::OTHERS;
@@ -223,7 +223,7 @@ impl<T: Transport> Path<T> {
                 if let Owner::Admin(number) = owner {
                     self.admin_lost = true;
                     self.raw_lost |= is_io;
-                    self.notes.push_back(Note::Admin(number, None));
+                    self.notes.push_back(Note::Admin(number, Err(Unanswered::Lost)));
                 }
             }
         }

@@ -19,7 +19,7 @@ mod regions;
 
 pub(in crate::driver) use queue::Owner;
 
-use super::{AdminReply, DriverConfig, Factory, Impacted, StartError};
+use super::{AdminReply, DriverConfig, Factory, Impacted, StartError, Unanswered};
 use crate::transport::{Arrival, Transport};
 use admin::{AdminInFlight, KeyRefused};
 use authentication::Computing;
@@ -55,7 +55,7 @@ pub(super) enum Note {
     Closed(Option<Lost>),
     FailIo,
     GaveUp,
-    Admin(u32, Option<AdminReply>),
+    Admin(u32, Result<AdminReply, Unanswered>),
 }
 
 /// A controller that was lost.

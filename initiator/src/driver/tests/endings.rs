@@ -1,6 +1,6 @@
 //! How commands and connections end: keys, late completions, time-outs, errors of parts.
 
-use super::super::{DriverConfig, DriverEvent};
+use super::super::{DriverConfig, DriverEvent, QueueKind, Recipient, Unanswered};
 use super::rig::{BLOCK, Rig, SECOND, config, read};
 use super::target::Invalidate;
 use crate::transport::{Arrival, Rdma, Transport};
@@ -261,12 +261,13 @@ fn keep_alive_is_sent_while_long_commands_end() {
 fn admin_command_that_is_not_answered_ends_the_association() {
     let mut rig = Rig::ready();
     rig.target.hold_admin = Some(AdminOpcode::GET_LOG_PAGE);
-    rig.driver.submit_admin(3, admin::get_log_page(LogPageId::SMART, Nsid::ALL, 0, 512));
+    let command = admin::get_log_page(LogPageId::SMART, Nsid::ALL, 0, 512);
+    rig.driver.submit_command(3, QueueKind::Admin, Recipient::Controller, command);
     rig.pass(59 * SECOND);
     assert!(rig.events.is_empty(), "{:?}", rig.events);
     rig.pass(2 * SECOND);
     assert!(matches!(lost(&rig), Some(AssociationError::CommandTimedOut { qid: Qid(0) })));
-    assert!(rig.events.iter().any(|event| matches!(event, DriverEvent::Admin(3, None))));
+    assert!(rig.events.iter().any(|event| matches!(event, DriverEvent::Admin(3, Err(Unanswered::Lost)))));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Lost connections: what the controller may still carry out, and when it is safe to write on.
 
-use super::super::{DriverConfig, DriverEvent};
+use super::super::{DriverConfig, DriverEvent, QueueKind, Recipient};
 use super::rig::{BLOCK, Rig, SECOND, config, read};
 use super::target::{Capsule, Target};
 use core::time::Duration;
@@ -145,7 +145,8 @@ fn write_in_flight_is_held_when_the_controller_closed_an_io_queue_only() {
 fn admin_command_in_flight_holds_every_change_back() {
     let mut rig = Rig::ready_with(config(), |target| target.traffic_based_keep_alive = true);
     rig.target.hold_admin = Some(AdminOpcode::GET_LOG_PAGE);
-    rig.driver.submit_admin(3, admin::get_log_page(LogPageId::SMART, Nsid::ALL, 0, 512));
+    let command = admin::get_log_page(LogPageId::SMART, Nsid::ALL, 0, 512);
+    rig.driver.submit_command(3, QueueKind::Admin, Recipient::Controller, command);
     rig.run();
     rig.target.disconnect_io();
     rig.target.hold_admin = None;

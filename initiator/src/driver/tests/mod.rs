@@ -1,5 +1,6 @@
 //! The driver against a scripted target, over loopback and under virtual time.
 
+mod commands;
 mod effects;
 mod endings;
 mod identity;

@@ -1,6 +1,6 @@
 //! Two paths to one disk: what goes where, and what becomes of it when one of them is lost.
 
-use super::super::{DriverConfig, DriverEvent, PathPolicy, Route};
+use super::super::{DriverConfig, DriverEvent, PathPolicy, QueueKind, Recipient, Route};
 use super::rig::{BLOCK, BLOCKS, Rig, SECOND, config, other_route, read};
 use super::target::{Disk, Target};
 use crate::{AddressSource, ConnectionState};
@@ -113,7 +113,7 @@ fn raw_command_goes_to_the_path_that_leads_to_its_namespace() {
         });
         let flush = nvme_proto::Sqe::new(0).with_nsid(Nsid(1));
         let command = AdminCommand { command: Command::new(flush), data: AdminData::None };
-        rig.driver.submit_raw(1, command);
+        rig.driver.submit_command(1, QueueKind::Io, Recipient::Controller, command);
         rig.run();
         assert_eq!((seen(&mut rig, inaccessible), seen(&mut rig, 1 - inaccessible)), (0, 1));
     }

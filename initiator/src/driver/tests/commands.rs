@@ -1,0 +1,135 @@
+//! Admin commands and raw commands for a disk that was opened: no other gets them.
+
+use super::super::{DriverEvent, QueueKind, Recipient, Unanswered};
+use super::rig::{BLOCK, BLOCKS, Rig, SECOND, config, read};
+use super::target::Disk;
+use nvme_proto::admin::identify::IdentifyNamespace;
+use nvme_proto::opcode::NvmOpcode;
+use nvme_proto::{Nsid, Sqe};
+use nvmf_host::admin::{self, AdminCommand};
+use nvmf_host::{AdminData, Command};
+use zerocopy::FromBytes;
+
+/// The numbers of what [`submit`] submits.
+const RAW: u32 = 7;
+const IDENTIFY: u32 = 8;
+
+fn reservation_report() -> AdminCommand {
+    let sqe = Sqe::new(NvmOpcode::RESERVATION_REPORT.0).with_nsid(Nsid(1));
+    AdminCommand { command: Command::new(sqe), data: AdminData::None }
+}
+
+/// A raw command and an Admin command for the disk.
+fn submit(rig: &mut Rig) {
+    let identify = admin::identify_namespace(Nsid(1));
+    rig.driver.submit_command(RAW, QueueKind::Io, Recipient::OpenedDisk, reservation_report());
+    rig.driver.submit_command(IDENTIFY, QueueKind::Admin, Recipient::OpenedDisk, identify);
+}
+
+/// What ended so far: with the blocks that Identify told of, or without having been sent.
+fn ended(rig: &Rig) -> Vec<(u32, Result<u64, Unanswered>)> {
+    let blocks = |data: &[u8]| IdentifyNamespace::read_from_bytes(data).map_or(0, |it| it.nsze.get());
+    let ended = |event: &DriverEvent| match event {
+        DriverEvent::Admin(number, reply) => {
+            Some((*number, reply.as_ref().map(|reply| blocks(&reply.data)).map_err(|it| *it)))
+        }
+        _ => None,
+    };
+    rig.events.iter().filter_map(ended).collect()
+}
+
+fn opened() -> Rig {
+    let mut rig = Rig::ready();
+    rig.submit(1, read(0, 1));
+    rig.run();
+    rig.target.seen.clear();
+    rig
+}
+
+fn another() -> Disk {
+    Disk::new(9, BLOCK, 2 * BLOCKS)
+}
+
+#[test]
+fn commands_that_waited_for_a_connection_go_to_no_other_disk() {
+    let mut rig = opened();
+    rig.target.closed = true;
+    rig.target.disconnect();
+    rig.run();
+    submit(&mut rig);
+    rig.target.disks.insert(1, another());
+    rig.target.closed = false;
+    rig.pass(20 * SECOND);
+    assert_eq!(rig.driver.foreign().count(), 1);
+    assert_eq!((rig.target.seen.len(), ended(&rig)), (0, vec![]), "they wait");
+    rig.target.disks.insert(1, Disk::new(1, BLOCK, BLOCKS));
+    rig.target.announce();
+    rig.run();
+    assert_eq!(rig.target.seen.len(), 1, "the disk that was opened is back");
+    assert_eq!(ended(&rig), [(RAW, Ok(0)), (IDENTIFY, Ok(BLOCKS as u64))]);
+}
+
+#[test]
+fn commands_for_a_disk_that_does_not_come_back_fail_when_its_operations_do() {
+    let mut rig = opened();
+    rig.target.disconnect();
+    rig.target.disks.insert(1, another());
+    rig.submit(2, read(0, 1));
+    submit(&mut rig);
+    rig.pass(50 * SECOND);
+    assert_eq!((rig.result(2), ended(&rig)), (None, vec![]));
+    rig.pass(20 * SECOND);
+    assert!(rig.result(2).is_some());
+    let unsent = Err(Unanswered::NotSent);
+    assert_eq!((rig.target.seen.len(), ended(&rig)), (0, vec![(RAW, unsent), (IDENTIFY, unsent)]));
+}
+
+#[test]
+fn commands_for_a_disk_that_was_taken_away_fail_at_once() {
+    for other in [Some(another()), None] {
+        let mut rig = opened();
+        rig.target.disks.remove(&1);
+        rig.target.disks.extend(other.map(|other| (1, other)));
+        rig.target.announce();
+        rig.run();
+        submit(&mut rig);
+        rig.run();
+        let unsent = Err(Unanswered::NotSent);
+        assert_eq!((rig.target.seen.len(), ended(&rig)), (0, vec![(RAW, unsent), (IDENTIFY, unsent)]));
+    }
+}
+
+#[test]
+fn commands_for_a_disk_wait_while_a_change_is_looked_into() {
+    let mut rig = opened();
+    rig.target.hold_admin = Some(nvme_proto::opcode::AdminOpcode::IDENTIFY);
+    rig.target.announce();
+    rig.run();
+    submit(&mut rig);
+    rig.run();
+    assert_eq!((rig.target.seen.len(), ended(&rig)), (0, vec![]));
+    rig.target.hold_admin = None;
+    rig.target.release();
+    rig.run();
+    assert_eq!(rig.target.seen.len(), 1);
+    assert_eq!(ended(&rig), [(RAW, Ok(0)), (IDENTIFY, Ok(BLOCKS as u64))]);
+}
+
+#[test]
+fn commands_for_a_disk_go_over_the_path_that_shows_it() {
+    let mut rig = Rig::pair(config(), |_, _| {});
+    rig.submit(1, read(0, 1));
+    rig.run();
+    rig.with_target(1, |other| other.disks.clear());
+    rig.target.disconnect();
+    // The first path, which is preferred, shows another disk from now on.
+    let other = rig.other.as_mut().expect("there are two");
+    other.disks.insert(1, Disk::new(1, BLOCK, BLOCKS));
+    rig.target.disks.insert(1, another());
+    rig.pass(20 * SECOND);
+    (rig.target_of(0).seen.clear(), rig.target_of(1).seen.clear());
+    submit(&mut rig);
+    rig.run();
+    assert_eq!((rig.target_of(0).seen.len(), rig.target_of(1).seen.len()), (0, 1));
+    assert_eq!(ended(&rig), [(RAW, Ok(0)), (IDENTIFY, Ok(BLOCKS as u64))]);
+}
