@@ -80,9 +80,9 @@ pub unsafe extern "C" fn nvmf_pwrite(
             None => {
                 // SAFETY: the caller has `len` bytes there, which nobody changes until this returns.
                 let from = unsafe { slice::from_raw_parts(data.cast::<u8>(), len) };
-                block_on(device.write_all_at(offset, from))?;
-                if fua {
-                    block_on(device.flush())?;
+                match fua {
+                    true => block_on(device.write_all_at_fua(offset, from))?,
+                    false => block_on(device.write_all_at(offset, from))?,
                 }
             }
         }

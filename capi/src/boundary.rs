@@ -102,6 +102,8 @@ pub(crate) fn errno(error: &Error) -> c_int {
             BlockError::Aborted => libc::ETIMEDOUT,
             BlockError::CompareFailed => libc::EILSEQ,
             BlockError::ReservationConflict => libc::EBADE,
+            // No device says that: the memory for a part of a write.
+            BlockError::Os(libc::ENOMEM) => libc::ENOMEM,
             BlockError::Device(_) | BlockError::Os(_) => libc::EREMOTEIO,
         },
         Error::Association { .. } | Error::Foreign { .. } | Error::Closed => libc::ENOLINK,

@@ -1,7 +1,7 @@
 //! Reads and writes of memory of any kind, by way of buffers: several at once where they are long.
 
 use crate::device::Begun;
-use crate::{Device, Error};
+use crate::{Device, Effect, Error};
 use core::ops::Range;
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -79,20 +79,20 @@ impl Device {
         let mut under_way: VecDeque<Begun<'_>> = VecDeque::with_capacity(DEPTH);
         let mut pieces = pieces(offset, len);
         let mut place = Place::default();
-        let mut result = Ok(());
+        let mut write = Write::new(offset, len);
         loop {
-            while result.is_ok()
+            while !write.has_failed()
                 && under_way.len() < DEPTH
                 && let Some((at, len)) = pieces.next()
             {
                 match self.begin_piece(at, len, from, &mut place) {
                     Ok(begun) => under_way.push_back(begun),
-                    Err(error) => result = Err(error),
+                    Err(error) => write.note(Err(error)),
                 }
             }
             // Also after an error: nothing of this may land on what is written next.
-            let Some(begun) = under_way.pop_front() else { return result };
-            result = result.and(begun.end().await.map(drop).map_err(Error::from));
+            let Some(begun) = under_way.pop_front() else { return write.end() };
+            write.note(begun.end().await.map(drop).map_err(Error::from));
         }
     }
 
@@ -147,16 +147,30 @@ impl Device {
         let (first, rest) = from.split_at(head);
         let (whole, last) = rest.split_at(middle);
         let after = offset + head as u64;
+        let mut write = Write::new(offset, from.len());
         if !first.is_empty() {
-            self.write_in_block(offset, first).await?;
+            write.note(self.write_in_block(offset, first).await);
         }
-        if !whole.is_empty() {
-            self.write_from(after, whole).await?;
+        if !whole.is_empty() && !write.has_failed() {
+            write.note(self.write_from(after, whole).await);
         }
-        if !last.is_empty() {
-            self.write_in_block(after + middle as u64, last).await?;
+        if !last.is_empty() && !write.has_failed() {
+            write.note(self.write_in_block(after + middle as u64, last).await);
         }
-        Ok(())
+        write.end()
+    }
+
+    /// The same, durable when it ends: with a flush behind it.
+    ///
+    /// # Errors
+    /// As [`Device::read`].
+    pub async fn write_all_at_fua(&self, offset: u64, from: &[u8]) -> Result<(), Error> {
+        let mut write = Write::new(offset, from.len());
+        write.note(self.write_all_at(offset, from).await);
+        if !write.has_failed() {
+            write.note(self.flush().await);
+        }
+        write.end()
     }
 
     /// How many of the bytes lie in a block of which the first are not meant, and how many in whole blocks behind it.
@@ -187,6 +201,43 @@ impl Device {
     fn block_of(&self, offset: u64) -> (u64, usize) {
         let within = offset % self.block_size() as u64;
         (offset - within, usize::try_from(within).expect("smaller than a block"))
+    }
+}
+
+/// A write that takes several operations: what became of those that have ended.
+struct Write {
+    offset: u64,
+    len: u64,
+    /// What all of them may have done.
+    effect: Effect,
+    /// Why the first failed that did.
+    error: Option<Error>,
+}
+
+impl Write {
+    fn new(offset: u64, len: usize) -> Self {
+        Self { offset, len: len as u64, effect: Effect::Nothing, error: None }
+    }
+
+    fn has_failed(&self) -> bool {
+        self.error.is_some()
+    }
+
+    /// One of its operations has ended, or could not be begun.
+    fn note(&mut self, ended: Result<(), Error>) {
+        let effect = ended.as_ref().map_or_else(Error::effect, |()| Effect::Unknown);
+        if effect != Effect::Nothing {
+            self.effect = effect;
+        }
+        if let Err(error) = ended {
+            self.error.get_or_insert(error);
+        }
+    }
+
+    /// All of them have ended.
+    fn end(self) -> Result<(), Error> {
+        let Self { offset, len, effect, error } = self;
+        error.map_or(Ok(()), |error| Err(error.of_whole("a write", offset, len, effect)))
     }
 }
 

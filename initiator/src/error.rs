@@ -179,6 +179,20 @@ impl Error {
         Self::NoSuchNamespace { nqn: nqn.to_string(), nsid, there: there.join(", ") }
     }
 
+    /// As the error of the whole of which the operation that failed with it was a part. `effect` is what all the parts may have done.
+    pub(crate) fn of_whole(self, what: &'static str, offset: u64, len: u64, effect: Effect) -> Self {
+        match self {
+            Self::Io { source, .. } => Self::Io { what, offset, len, effect, source },
+            Self::TimedOut { .. } => Self::TimedOut { what, offset, len },
+            // It says that nothing was done, which holds for its own part.
+            error if error.effect() != effect => {
+                let source = error.block_error().unwrap_or(BlockError::Gone);
+                Self::Io { what, offset, len, effect, source }
+            }
+            error => error,
+        }
+    }
+
     /// What the device said, when it is an operation that failed.
     #[must_use]
     pub fn block_error(&self) -> Option<BlockError> {

@@ -3,7 +3,7 @@
 use super::{Connection, ConnectionState, Shared};
 use crate::buffer::BufferPool;
 use crate::driver::Driver;
-use crate::driver::tests::target::{Disk, Target};
+use crate::driver::tests::target::{Capsule, Disk, Target};
 use crate::engine::{Engine, FirstResult, Observers, SharedSnapshot};
 use crate::log::Log;
 use crate::shared_driver::SharedDriver;
@@ -15,6 +15,8 @@ use core::pin::{Pin, pin};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use futures_channel::oneshot;
+use nvme_proto::nvm::ReadWrite;
+use nvme_proto::opcode::NvmOpcode;
 use nvme_proto::{Nsid, Status};
 use nvmf_block::BlockError;
 use nvmf_rdma::fault::{FaultOptions, Faulty};
@@ -386,4 +388,80 @@ fn end_of_a_connection_is_a_change() {
     site.run(connection.close()).expect("it ends");
     let change = site.run(changes.next()).expect("it changes");
     assert_eq!(change, Change::State(ConnectionState::Lost));
+}
+
+/// Refuses every write of a block behind the first mebibyte.
+fn first_mebibyte_alone(capsule: &Capsule, io: bool) -> Option<Status> {
+    let opcode = NvmOpcode(capsule.sqe.opcode);
+    let is_behind = ReadWrite::parse(&capsule.sqe).slba >= 2048;
+    (io && opcode == NvmOpcode::WRITE && is_behind).then_some(Status::NAMESPACE_WRITE_PROTECTED.with_dnr())
+}
+
+/// Refuses every write.
+fn no_writes(capsule: &Capsule, io: bool) -> Option<Status> {
+    let writes = io && NvmOpcode(capsule.sqe.opcode) == NvmOpcode::WRITE;
+    writes.then_some(Status::NAMESPACE_WRITE_PROTECTED.with_dnr())
+}
+
+/// Refuses every read.
+fn no_reads(capsule: &Capsule, io: bool) -> Option<Status> {
+    let reads = io && NvmOpcode(capsule.sqe.opcode) == NvmOpcode::READ;
+    reads.then_some(Status::UNRECOVERED_READ_ERROR.with_dnr())
+}
+
+/// Refuses every flush as if the namespace were protected.
+fn no_flushes(capsule: &Capsule, io: bool) -> Option<Status> {
+    let flushes = io && NvmOpcode(capsule.sqe.opcode) == NvmOpcode::FLUSH;
+    flushes.then_some(Status::NAMESPACE_WRITE_PROTECTED.with_dnr())
+}
+
+/// The error of a write to a disk that this is refused of; it is of the whole write. And the disk's first byte afterwards.
+fn failed_write(
+    refuse: fn(&Capsule, bool) -> Option<Status>,
+    len: usize,
+    write: impl AsyncFnOnce(&Device, &[u8]) -> Result<(), Error>,
+) -> (Error, u8) {
+    let mut site = Site::new(0);
+    let disk = site.connection.open(Nsid(2)).unwrap();
+    site.target.refuse = refuse;
+    let bytes = vec![7; len];
+    let error = site.run(write(&disk, &bytes)).expect("it ends").unwrap_err();
+    assert!(error.to_string().starts_with(&format!("a write of {len} bytes at byte ")), "{error}");
+    (error, site.target.disks[&2].bytes[0])
+}
+
+#[test]
+fn write_of_which_a_part_was_done_may_have_taken_effect() {
+    let may_have = |(error, first): (Error, u8)| {
+        assert_eq!((error.effect(), first), (Effect::Unknown, 7), "{error}");
+        error.block_error()
+    };
+    let read_only = Some(BlockError::ReadOnly);
+    let long = 2 << 20;
+    let error = failed_write(first_mebibyte_alone, long, async |disk, bytes| disk.write_from(0, bytes).await);
+    assert_eq!(may_have(error), read_only);
+    let error = failed_write(first_mebibyte_alone, long, async |disk, bytes| {
+        let (first, second) = bytes.split_at(1000);
+        disk.write_vectored(0, &[IoSlice::new(first), IoSlice::new(second)]).await
+    });
+    assert_eq!(may_have(error), read_only);
+    let error =
+        failed_write(first_mebibyte_alone, long, async |disk, bytes| disk.write_all_at(0, bytes).await);
+    assert_eq!(may_have(error), read_only);
+    // The block of which the last bytes are a part cannot be read.
+    let error =
+        failed_write(no_reads, 8 * BLOCK + 100, async |disk, bytes| disk.write_all_at(0, bytes).await);
+    assert_eq!(may_have(error), Some(BlockError::Medium));
+    let error = failed_write(no_flushes, BLOCK, async |disk, bytes| disk.write_all_at_fua(0, bytes).await);
+    assert_eq!(may_have(error), read_only);
+}
+
+#[test]
+fn write_of_which_every_part_was_refused_did_nothing() {
+    let nothing = |(error, first): (Error, u8)| {
+        assert_eq!((error.effect(), first), (Effect::Nothing, 0), "{error}");
+    };
+    nothing(failed_write(no_writes, 2 << 20, async |disk, bytes| disk.write_from(0, bytes).await));
+    nothing(failed_write(no_writes, 2 << 20, async |disk, bytes| disk.write_all_at_fua(0, bytes).await));
+    nothing(failed_write(no_reads, 8 * BLOCK, async |disk, bytes| disk.write_all_at(100, bytes).await));
 }
