@@ -10,6 +10,7 @@ use crate::statistics::{Counters, Statistics};
 use crate::transport::Transport;
 use crate::{AdminReply, Device, Error, Options};
 use core::fmt;
+use core::time::Duration;
 use futures_channel::oneshot;
 use nvme_proto::Nsid;
 use nvmf_auth::host::Secrets;
@@ -220,15 +221,15 @@ impl Connection {
     ///
     /// # Errors
     /// What ended the association before the command did, or [`Error::Closed`]; whether the command took effect is not known then. One
-    /// that is not answered within 60 seconds ends the association. A status that is not success is no error here.
+    /// that is not answered within 60 seconds ends the association. One that waits for a connection fails when I/O does. A status that is not success is no error here.
     pub async fn admin(&self, command: AdminCommand) -> Result<AdminReply, Error> {
-        let asked = self.shared.ask(QueueKind::Admin, Recipient::Controller, command).await;
+        let asked = self.shared.ask(QueueKind::Admin, Recipient::Controller, command, None).await;
         asked.map_err(|_| self.shared.closed())
     }
 
     /// Sends a command to an I/O queue ([`crate::raw`]).
     pub(crate) async fn io(&self, command: AdminCommand) -> Result<AdminReply, Error> {
-        let asked = self.shared.ask(QueueKind::Io, Recipient::Controller, command).await;
+        let asked = self.shared.ask(QueueKind::Io, Recipient::Controller, command, None).await;
         asked.map_err(|_| self.shared.closed())
     }
 
@@ -262,9 +263,11 @@ impl Shared {
         queue: QueueKind,
         recipient: Recipient,
         command: AdminCommand,
+        timeout: Option<Duration>,
     ) -> Result<AdminReply, Unanswered> {
         let (reply, replied) = oneshot::channel();
-        let request = CommandRequest { queue, recipient, command, reply };
+        let until = timeout.map(|timeout| self.shared_driver.now().saturating_add(timeout));
+        let request = CommandRequest { queue, recipient, command, until, reply };
         self.shared_driver.send(Message::Command(request));
         replied.await.unwrap_or(Err(Unanswered::Lost))
     }

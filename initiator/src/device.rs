@@ -64,7 +64,8 @@ impl Device {
     }
 
     /// The same device, of which each operation fails with [`Error::TimedOut`] that has not ended after so long. It goes on all
-    /// the same, with its buffer, and may take effect.
+    /// the same, with its buffer, and may take effect. That holds of reservation commands and Identify as well; but one that was
+    /// not sent by then is not sent any more.
     #[must_use]
     pub fn with_timeout(&self, timeout: Duration) -> Self {
         Self { timeout: Some(timeout), ..self.clone() }
@@ -141,7 +142,7 @@ impl Device {
         command: AdminCommand,
     ) -> Result<AdminReply, Error> {
         self.check_identity()?;
-        let asked = self.shared.ask(queue, Recipient::OpenedDisk, command).await;
+        let asked = self.shared.ask(queue, Recipient::OpenedDisk, command, self.timeout).await;
         asked.map_err(|unanswered| match unanswered {
             Unanswered::NotSent => self.check_identity().err().unwrap_or(Error::Io {
                 what,
@@ -151,6 +152,7 @@ impl Device {
                 source: BlockError::Gone,
             }),
             Unanswered::Lost => self.shared.closed(),
+            Unanswered::TimedOut => Error::TimedOut { what, offset: 0, len: 0 },
         })
     }
 

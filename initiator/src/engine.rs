@@ -103,6 +103,13 @@ struct Pending {
     kind: Kind,
 }
 
+/// An admin command or a raw command that the driver has.
+struct Asked {
+    reply: oneshot::Sender<Result<AdminReply, Unanswered>>,
+    /// How long somebody waits.
+    until: Option<Duration>,
+}
+
 /// The driver, and the futures that wait for its operations.
 pub(crate) struct Engine<T: Transport> {
     driver: Driver<T>,
@@ -119,7 +126,7 @@ pub(crate) struct Engine<T: Transport> {
     /// Messages as they come out of the mailbox.
     incoming: VecDeque<Message>,
     log: Log,
-    admin: HashMap<u32, oneshot::Sender<Result<AdminReply, Unanswered>>>,
+    admin: HashMap<u32, Asked>,
     next_admin: u32,
     closing: Vec<oneshot::Sender<()>>,
     /// Who waits for an authentication that is done again.
@@ -164,9 +171,10 @@ impl<T: Transport> Engine<T> {
         match message {
             // As with an operation: who waits learns it when the reply is dropped.
             Message::Command(_) if self.closes => {}
-            Message::Command(CommandRequest { queue, recipient, command, reply }) => {
+            Message::Command(CommandRequest { queue, recipient, command, until, reply }) => {
                 self.next_admin = self.next_admin.wrapping_add(1);
-                self.admin.insert(self.next_admin, reply);
+                self.admin.insert(self.next_admin, Asked { reply, until });
+                self.note_until(until);
                 self.driver.submit_command(self.next_admin, queue, recipient, command);
             }
             Message::Open(identity) => self.driver.open(self.now, identity),
@@ -273,6 +281,10 @@ impl<T: Transport> Engine<T> {
         // Nothing of these was done.
         let woken = late.into_iter().filter_map(|(reply, buffer)| reply.send(Err(TOO_LATE), buffer));
         woken.for_each(|waker| wakes.add(waker));
+        for (number, asked) in self.admin.extract_if(|_, asked| is_late(asked.until)) {
+            self.driver.withdraw_command(number);
+            let _ = asked.reply.send(Err(Unanswered::TimedOut));
+        }
         self.until = next;
     }
 
@@ -338,8 +350,8 @@ impl<T: Transport> Engine<T> {
                     snapshot.paths = self.driver.paths();
                 }
                 DriverEvent::Admin(number, reply) => {
-                    if let Some(waiting) = self.admin.remove(&number) {
-                        let _ = waiting.send(reply);
+                    if let Some(asked) = self.admin.remove(&number) {
+                        let _ = asked.reply.send(reply);
                     }
                 }
                 DriverEvent::GaveUp => {

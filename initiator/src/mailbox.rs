@@ -29,6 +29,8 @@ pub(crate) struct CommandRequest {
     pub(crate) queue: QueueKind,
     pub(crate) recipient: Recipient,
     pub(crate) command: AdminCommand,
+    /// As for an operation.
+    pub(crate) until: Option<Duration>,
     pub(crate) reply: oneshot::Sender<Result<AdminReply, Unanswered>>,
 }
 

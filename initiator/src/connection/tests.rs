@@ -16,7 +16,7 @@ use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use futures_channel::oneshot;
 use nvme_proto::nvm::ReadWrite;
-use nvme_proto::opcode::NvmOpcode;
+use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
 use nvme_proto::{Nsid, Status};
 use nvmf_block::BlockError;
 use nvmf_rdma::fault::{FaultOptions, Faulty};
@@ -464,4 +464,26 @@ fn write_of_which_every_part_was_refused_did_nothing() {
     nothing(failed_write(no_writes, 2 << 20, async |disk, bytes| disk.write_from(0, bytes).await));
     nothing(failed_write(no_writes, 2 << 20, async |disk, bytes| disk.write_all_at_fua(0, bytes).await));
     nothing(failed_write(no_reads, 8 * BLOCK, async |disk, bytes| disk.write_all_at(100, bytes).await));
+}
+
+#[test]
+fn reservation_commands_and_identify_that_take_too_long_are_given_up() {
+    let mut site = Site::new(1);
+    let disk = site.disk();
+    let hasty = disk.with_timeout(Duration::ZERO);
+    (site.target.hold, site.target.hold_admin) = (true, Some(AdminOpcode::IDENTIFY));
+    let errors = [
+        site.run(hasty.register(7, false)).map(Result::unwrap_err),
+        site.run(hasty.reservation_report()).map(Result::unwrap_err),
+        site.run(hasty.identify()).and_then(Result::err),
+    ];
+    for error in errors {
+        let error = error.expect("it ends");
+        assert!(matches!(error, Error::TimedOut { .. }) && error.effect() == Effect::Unknown, "{error}");
+    }
+    (site.target.hold, site.target.hold_admin) = (false, None);
+    while !site.target.held.is_empty() {
+        site.target.release();
+    }
+    assert!(site.run(disk.identify()).unwrap().is_ok(), "what comes late is nobody's");
 }

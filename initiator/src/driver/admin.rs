@@ -29,6 +29,8 @@ pub enum Unanswered {
     NotSent,
     /// It was sent, and its association ended first: nobody knows whether it took effect.
     Lost,
+    /// Whoever waits for it does not wait any longer. If it was sent it goes on.
+    TimedOut,
 }
 
 /// What an admin command or a raw command is for.
@@ -78,6 +80,11 @@ impl<T: Transport> Driver<T> {
         } else {
             self.events.push_back(DriverEvent::Admin(number, Err(Unanswered::NotSent)));
         }
+    }
+
+    /// Forgets a command that was not sent yet: nobody waits for it any longer. No event follows then.
+    pub fn withdraw_command(&mut self, number: u32) {
+        self.admin.waiting.retain(|waiting| waiting.number != number);
     }
 
     /// Sends the user's commands, as far as there is room. Nobody knows what they change: while anything is fenced, they wait.

@@ -172,6 +172,7 @@ impl<T: Transport> Driver<T> {
                 if !self.may_queue() {
                     self.fences.on_operations_failed();
                     self.operations.fail_waiting(BlockError::Gone);
+                    self.fail_admin();
                 }
             }
             Note::GaveUp => self.on_path_given_up(now),

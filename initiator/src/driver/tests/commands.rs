@@ -1,13 +1,13 @@
 //! Admin commands and raw commands for a disk that was opened: no other gets them.
 
-use super::super::{DriverEvent, QueueKind, Recipient, Unanswered};
+use super::super::{DriverConfig, DriverEvent, QueueKind, Recipient, Unanswered};
 use super::rig::{BLOCK, BLOCKS, Rig, SECOND, config, read};
 use super::target::Disk;
 use nvme_proto::admin::identify::IdentifyNamespace;
 use nvme_proto::opcode::NvmOpcode;
 use nvme_proto::{Nsid, Sqe};
 use nvmf_host::admin::{self, AdminCommand};
-use nvmf_host::{AdminData, Command};
+use nvmf_host::{AdminData, Command, RecoveryPolicy};
 use zerocopy::FromBytes;
 
 /// The numbers of what [`submit`] submits.
@@ -132,4 +132,34 @@ fn commands_for_a_disk_go_over_the_path_that_shows_it() {
     rig.run();
     assert_eq!((rig.target_of(0).seen.len(), rig.target_of(1).seen.len()), (0, 1));
     assert_eq!(ended(&rig), [(RAW, Ok(0)), (IDENTIFY, Ok(BLOCKS as u64))]);
+}
+
+#[test]
+fn commands_that_wait_for_a_connection_fail_when_operations_do() {
+    let fast_io_fail_timeout = Some(2 * SECOND);
+    let recovery = RecoveryPolicy { fast_io_fail_timeout, ..config().recovery };
+    let mut rig = Rig::ready_with(DriverConfig { recovery, ..config() }, |_| {});
+    rig.target.closed = true;
+    rig.target.disconnect();
+    rig.run();
+    rig.submit(1, read(0, 1));
+    submit(&mut rig);
+    let identify = admin::identify_controller();
+    rig.driver.submit_command(9, QueueKind::Admin, Recipient::Controller, identify);
+    rig.pass(SECOND);
+    assert_eq!((rig.result(1), ended(&rig)), (None, vec![]));
+    rig.pass(2 * SECOND);
+    assert!(rig.result(1).is_some());
+    let unsent = Err(Unanswered::NotSent);
+    assert_eq!(ended(&rig), [(RAW, unsent), (IDENTIFY, unsent), (9, unsent)]);
+}
+
+#[test]
+fn command_that_is_withdrawn_before_it_is_sent_is_not_sent() {
+    let mut rig = opened();
+    rig.target.disconnect();
+    submit(&mut rig);
+    rig.driver.withdraw_command(RAW);
+    rig.pass(20 * SECOND);
+    assert_eq!((rig.target.seen.len(), ended(&rig)), (0, vec![(IDENTIFY, Ok(BLOCKS as u64))]));
 }
