@@ -24,7 +24,7 @@ pub(super) struct Scan {
     /// Active, but the controller could not describe them now.
     unknown: Vec<Nsid>,
     /// It found something else than the one before.
-    changed: bool,
+    pub(super) changed: bool,
 }
 
 impl Association {

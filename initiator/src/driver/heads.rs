@@ -10,8 +10,11 @@ use core::time::Duration;
 use nvme_proto::Nsid;
 use nvme_proto::admin::log_page::AnaState;
 use nvmf_block::{BlockError, Geometry};
-use nvmf_host::{Mismatch, NamespaceIdentity};
+use nvmf_host::{Association, Mismatch, NamespaceIdentity};
 use std::collections::{BTreeMap, VecDeque};
+
+/// For so long at least operations wait for a controller that is asked which disks it has: it answers in time, mostly.
+const LOOK_TIME: Duration = Duration::from_secs(5);
 
 /// Why operations on a namespace wait, though there is a path to its subsystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +25,8 @@ enum Reason {
     Unknown,
     /// No controller gives access to it now (ANA).
     NoAccess,
+    /// Every controller that gives access to it is being asked which disks it has.
+    LookedInto,
 }
 
 /// How a namespace is.
@@ -58,14 +63,17 @@ struct Head {
     /// Somebody opened it, or submitted an operation to it.
     in_use: bool,
     blocked: Option<Blocked>,
-    /// Where its operations go: the optimized paths, or else the others that give access.
+    /// Where its operations go: the optimized paths, or else the others that give access. On one that is being looked into they wait: so
+    /// it is none of these where there is another.
     paths: PathSet,
     /// The paths that show another disk.
     foreign_on: PathSet,
     /// The paths that have shown the disk that was opened since they were connected.
     shown_on: PathSet,
-    /// No path has it any more.
+    /// No path has it any more, as far as was known last.
     removed: bool,
+    /// That is known now: its operations fail at once.
+    gone: bool,
 }
 
 impl Head {
@@ -81,6 +89,7 @@ impl Head {
             foreign_on: none,
             shown_on: none,
             removed: false,
+            gone: false,
         }
     }
 
@@ -90,15 +99,14 @@ impl Head {
             Some(Blocked { reason: Reason::Unknown, .. }) => NamespaceState::Unknown,
             Some(Blocked { reason: Reason::NoAccess, .. }) => NamespaceState::Inaccessible,
             None if self.removed => NamespaceState::Removed,
-            None => NamespaceState::Live,
+            Some(Blocked { reason: Reason::LookedInto, .. }) | None => NamespaceState::Live,
         }
     }
 
     fn admission(&self) -> Admission {
         match self.blocked {
             Some(Blocked { failed: true, .. }) => Admission::Fail(BlockError::Gone),
-            // While nothing is connected nobody knows whether it still is so.
-            None if self.removed && !self.paths.is_empty() => Admission::Fail(BlockError::Gone),
+            None if self.gone => Admission::Fail(BlockError::Gone),
             _ => Admission::On(self.paths),
         }
     }
@@ -110,6 +118,8 @@ pub(super) struct Heads {
     heads: BTreeMap<Nsid, Head>,
     /// The paths that are ready: where operations on namespaces that nobody knows go, to fail.
     ready: PathSet,
+    /// Those whose controller is being asked which disks it has: nobody knows which is where.
+    looked_into: PathSet,
 }
 
 /// Where an operation on a namespace may be issued.
@@ -220,8 +230,10 @@ impl Sight {
         sight
     }
 
-    fn paths(&self) -> PathSet {
-        if self.optimized.is_empty() { self.non_optimized } else { self.optimized }
+    fn paths(&self, looked_into: PathSet) -> PathSet {
+        let sure = [self.optimized.without(looked_into), self.non_optimized.without(looked_into)];
+        let all = [sure[0], sure[1], self.optimized, self.non_optimized];
+        all.into_iter().find(|paths| !paths.is_empty()).unwrap_or_default()
     }
 
     /// The paths that show the disk that was opened.
@@ -276,11 +288,14 @@ impl<T: Transport> Driver<T> {
     /// Compares every namespace with the disk that it was, and finds the paths that lead to it: after a connection, a loss or a
     /// change, and before anything is issued. `back`: this path was connected again just now.
     pub(super) fn check_heads(&mut self, now: Duration, back: Option<usize>) {
-        let Heads { heads, ready } = &mut self.heads;
-        *ready = PathSet::default();
+        let Heads { heads, ready, looked_into } = &mut self.heads;
+        (*ready, *looked_into) = (PathSet::default(), PathSet::default());
         for (number, path) in self.paths.iter().enumerate().filter(|(_, path)| path.is_ready()) {
             ready.insert(number);
             let Some(association) = &path.association else { continue };
+            if association.is_scanning() {
+                looked_into.insert(number);
+            }
             for namespace in association.namespaces() {
                 let identity = || NamespaceIdentity::new(association.controller(), namespace);
                 heads.entry(namespace.nsid).or_insert_with(|| Head::new(identity(), false));
@@ -290,7 +305,7 @@ impl<T: Transport> Driver<T> {
         let (wait_max, waits) = (first.recovery.io_wait_max(), first.config.wait_for_disk);
         for (&nsid, head) in heads {
             let sight = Sight::of(&self.paths, &head.opened, back);
-            head.paths = sight.paths();
+            head.paths = sight.paths(*looked_into);
             if let Some(geometry) = sight.geometry {
                 // It may have grown, which its users may have been told: it must not shrink again.
                 head.opened.geometry.blocks = geometry.blocks;
@@ -303,13 +318,15 @@ impl<T: Transport> Driver<T> {
             let taken_away = is_gone && (!head.shown_on.is_empty() || !waits && sight.mismatch.is_some());
             let new_foreign = sight.foreign.without(head.foreign_on);
             head.foreign_on = sight.foreign;
+            head.gone = false;
             if ready.is_empty() {
                 // Nothing new is known.
                 continue;
             }
             let was_removed = core::mem::take(&mut head.removed);
             let reason = match sight.mismatch {
-                _ if !head.paths.is_empty() => None,
+                _ if !head.paths.without(*looked_into).is_empty() => None,
+                _ if !head.paths.is_empty() => Some(Reason::LookedInto),
                 Some(mismatch) => Some(Reason::Foreign(mismatch)),
                 None if !sight.no_access.is_empty() => Some(Reason::NoAccess),
                 None if sight.unknown => Some(Reason::Unknown),
@@ -318,6 +335,7 @@ impl<T: Transport> Driver<T> {
                     // It was taken away while its controllers are there: nobody waits for it, and its operations fail.
                     head.paths = *ready;
                     head.removed = true;
+                    head.gone = looked_into.is_empty();
                     if head.in_use && !was_removed {
                         self.fences.on_operations_failed();
                     }
@@ -338,6 +356,20 @@ impl<T: Transport> Driver<T> {
             self.fences.on_cache();
         }
         self.operations.resume(Wait::Path);
+    }
+
+    /// Has operations leave the paths whose controllers are being asked which disks they have, where others lead to the disk; and come
+    /// back afterwards.
+    pub(super) fn look_at_scans(&mut self, now: Duration) {
+        let mut looked_into = PathSet::default();
+        for (number, path) in self.paths.iter().enumerate() {
+            if path.is_ready() && path.association.as_ref().is_some_and(Association::is_scanning) {
+                looked_into.insert(number);
+            }
+        }
+        if self.heads.looked_into != looked_into {
+            self.check_heads(now, None);
+        }
     }
 
     /// Operations that waited too long for their disk fail.
@@ -371,7 +403,8 @@ fn set(
         (None, blocked) => *blocked = None,
         (Some(reason), Some(blocked)) => blocked.reason = reason,
         (Some(reason), blocked @ None) => {
-            let fails_at = wait_max.map(|most| now.saturating_add(most));
+            let least = if reason == Reason::LookedInto { LOOK_TIME } else { Duration::ZERO };
+            let fails_at = wait_max.map(|most| now.saturating_add(most.max(least)));
             *blocked = Some(Blocked { reason, fails_at, failed: false });
         }
     }
@@ -380,7 +413,9 @@ fn set(
     }
     match (before, reason) {
         (_, Some(Reason::Foreign(mismatch))) => events.push_back(DriverEvent::Foreign(nsid, mismatch)),
-        (Some(Reason::Foreign(_)), None) => events.push_back(DriverEvent::Restored(nsid)),
+        (Some(Reason::Foreign(_)), None | Some(Reason::LookedInto)) => {
+            events.push_back(DriverEvent::Restored(nsid))
+        }
         _ => {}
     }
 }

@@ -19,6 +19,7 @@ impl<T: Transport> Driver<T> {
     /// Issues parts while there is room.
     pub(super) fn issue(&mut self, now: Duration) {
         self.look_at_fences(now);
+        self.look_at_scans(now);
         loop {
             while let Some(index) = self.operations.pop_unrouted() {
                 if let Some(nsid) = self.operations.get(index).map(|operation| operation.nsid) {
@@ -53,10 +54,15 @@ impl<T: Transport> Driver<T> {
 
     fn issue_on(&mut self, now: Duration, path: usize) {
         self.paths[path].send_seconds(now);
-        // While a change is looked into, nobody knows which disk is where.
+        // While a change is looked into, nobody knows which disk is where: what can goes another way.
         let association = self.paths[path].association.as_ref();
-        if !self.paths[path].is_ready() || association.is_none_or(Association::is_scanning) {
+        if !self.paths[path].is_ready() {
             return;
+        }
+        if association.is_none_or(Association::is_scanning) {
+            let heads = &self.heads;
+            let leads = |nsid| matches!(heads.admission(nsid), Admission::On(paths) if paths.contains(path));
+            return self.operations.leave_path(path, leads);
         }
         for kind in [READS, OTHERS] {
             while let Some(&index) = self.operations.ready[path][kind].front()

@@ -402,10 +402,15 @@ impl Operations {
         in_flight.filter_map(|operation| Some((operation.nsid, operation.op.range()?))).collect()
     }
 
-    /// A path cannot be used any more: what it has in no queue pair goes elsewhere.
-    pub(super) fn leave_path(&mut self, path: usize) {
+    /// A path cannot be used for now: what it has in no queue pair goes elsewhere, but for what is of a namespace that `stays`.
+    pub(super) fn leave_path(&mut self, path: usize, stays: impl Fn(Nsid) -> bool) {
         for kind in [READS, OTHERS] {
-            while let Some(&index) = self.ready[path][kind].front() {
+            for _ in 0..self.ready[path][kind].len() {
+                let Some(&index) = self.ready[path][kind].front() else { break };
+                if self.get(index).is_some_and(|operation| stays(operation.nsid)) {
+                    self.ready[path][kind].rotate_left(1);
+                    continue;
+                }
                 self.pop_ready(path, index);
                 match self.get(index) {
                     // It waits for what is in flight, and begins anew.

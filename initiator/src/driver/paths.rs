@@ -195,7 +195,7 @@ impl<T: Transport> Driver<T> {
     }
 
     fn on_path_failed(&mut self, now: Duration, number: usize, error: AssociationError, was_ready: bool) {
-        self.operations.leave_path(number);
+        self.operations.leave_path(number, |_| false);
         self.authenticating = 0;
         self.in_use.remove(number);
         let others = !self.in_use.is_empty();

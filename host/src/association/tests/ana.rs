@@ -39,7 +39,7 @@ fn states_are_known_when_ready_and_after_each_change() {
     assert_eq!(access(&association), [optimized, inaccessible]);
     controller.access = page(&[(1, AnaState::NON_OPTIMIZED, &[1])]);
     controller.announce(&mut association, SECOND, AsyncEvent::ANA_CHANGE.emit());
-    assert!(association.is_scanning(), "nothing is issued while it is looked into");
+    assert!(!association.is_scanning(), "I/O goes on: what cannot be reached is refused");
     assert_eq!(controller.serve(&mut association, SECOND), [Told::AccessChanged]);
     assert_eq!(access(&association), [AnaState::NON_OPTIMIZED, inaccessible], "one is not named");
     controller.announce(&mut association, SECOND, AsyncEvent::ANA_CHANGE.emit());

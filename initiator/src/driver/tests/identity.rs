@@ -328,3 +328,27 @@ fn disk_that_turns_read_only_takes_no_write_until_it_can_be_written_again() {
         assert_eq!((rig.result(tag), rig.result(tag + 1)), (Some(written), Some(Ok(()))));
     }
 }
+
+#[test]
+fn operation_on_a_disk_that_is_coming_back_waits_for_the_look() {
+    let mut rig = Rig::ready();
+    rig.submit(0, read(0, 1));
+    rig.run();
+    let disk = rig.target.disks.remove(&1).expect("it is there");
+    rig.target.announce();
+    rig.run();
+    rig.submit(1, read(0, 1));
+    rig.run();
+    assert_eq!(rig.result(1), Some(Err(BlockError::Gone)));
+    rig.target.disks.insert(1, disk);
+    rig.target.hold_admin = Some(AdminOpcode::IDENTIFY);
+    rig.target.announce();
+    rig.run();
+    rig.submit(2, read(0, 1));
+    rig.run();
+    assert_eq!(rig.result(2), None);
+    rig.target.hold_admin = None;
+    rig.target.release();
+    rig.run();
+    assert_eq!(rig.result(2), Some(Ok(())));
+}

@@ -1,11 +1,12 @@
 //! Two paths to one disk: what goes where, and what becomes of it when one of them is lost.
 
-use super::super::{DriverConfig, DriverEvent, PathPolicy, QueueKind, Recipient, Route};
+use super::super::{DriverConfig, DriverEvent, NamespaceState, PathPolicy, QueueKind, Recipient, Route};
 use super::rig::{BLOCK, BLOCKS, Rig, SECOND, config, other_route, read};
 use super::target::{Disk, Target};
 use crate::{AddressSource, ConnectionState};
 use core::time::Duration;
 use nvme_proto::admin::log_page::AnaState;
+use nvme_proto::opcode::AdminOpcode;
 use nvme_proto::{Nsid, Status};
 use nvmf_block::{BlockError, BlockOp, BlockRange};
 use nvmf_host::admin::AdminCommand;
@@ -423,4 +424,57 @@ fn disk_that_is_taken_away_while_its_only_path_is_lost_fails_its_operations() {
         let written = [0, 1].map(|path| seen(&mut rig, path));
         assert_eq!(written, [0, 0], "the other disk was sent something");
     }
+}
+
+/// What was given to the path before it is looked into, too.
+#[test]
+fn operations_go_another_way_while_a_path_is_looked_into() {
+    for second in [AnaState::OPTIMIZED, AnaState::NON_OPTIMIZED] {
+        let mut rig = Rig::pair(config(), |path, target| {
+            target.access = Some(if path == 0 { AnaState::OPTIMIZED } else { second });
+        });
+        rig.target.hold_admin = Some(AdminOpcode::IDENTIFY);
+        rig.target.announce();
+        // Before anybody has heard of the change.
+        (0..8).for_each(|tag| rig.submit(tag, read(tag, 1)));
+        rig.run();
+        (8..16).for_each(|tag| rig.submit(tag, read(tag, 1)));
+        rig.run();
+        assert_eq!(rig.ended.len(), 16, "{second:?}: at once");
+        assert!(rig.ended.iter().all(|(_, result)| result.is_ok()), "{:?}", rig.ended);
+        assert!(rig.target.seen.iter().all(|seen| seen.2 < 8), "{second:?}: {:?}", rig.target.seen);
+        rig.target.hold_admin = None;
+        while !rig.target.held.is_empty() {
+            rig.target.release();
+            rig.run();
+        }
+        rig.target.seen.clear();
+        (20..28).for_each(|tag| rig.submit(tag, read(tag, 1)));
+        rig.run();
+        assert_eq!(rig.ended.len(), 24);
+        assert!(!rig.target.seen.is_empty(), "{second:?}: the path is used again");
+    }
+}
+
+#[test]
+fn operations_wait_for_a_look_at_their_only_path_no_longer_than_for_a_connection() {
+    let recovery = RecoveryPolicy { fast_io_fail_timeout: Some(8 * SECOND), ..config().recovery };
+    let mut rig = Rig::ready_with(DriverConfig { recovery, ..config() }, |_| {});
+    rig.submit(0, read(0, 1));
+    rig.run();
+    rig.target.seen.clear();
+    rig.target.hold_admin = Some(AdminOpcode::IDENTIFY);
+    rig.target.announce();
+    rig.run();
+    rig.submit(1, read(0, 1));
+    rig.pass(7 * SECOND);
+    assert_eq!((rig.result(1), rig.driver.namespace_state(Nsid(1))), (None, Some(NamespaceState::Live)));
+    rig.pass(2 * SECOND);
+    assert_eq!(rig.result(1), Some(Err(BlockError::Gone)));
+    rig.target.hold_admin = None;
+    rig.target.release();
+    rig.run();
+    rig.submit(2, read(0, 1));
+    rig.run();
+    assert_eq!((rig.result(2), rig.target.seen.len()), (Some(Ok(())), 1), "it answers again");
 }
