@@ -191,8 +191,9 @@ impl Connection {
     }
 
     /// A namespace as a block device. It stays the disk that it is now: when the controller shows another under its number, after a
-    /// reconnect or a change, nothing of the device's I/O goes there ([`ConnectionState::Foreign`]), and it fails in the end. A disk
-    /// without UUID, NGUID and EUI-64 can be told from another by its block size and size only.
+    /// reconnect or a change, nothing of the device's I/O goes there ([`ConnectionState::Foreign`]), and it fails in the end. One that
+    /// gains a volatile write cache is the same disk: what is to be durable is flushed, or written with FUA, whether or not there was
+    /// a cache when it was opened. A disk without UUID, NGUID and EUI-64 can be told from another by its block size and size only.
     ///
     /// # Errors
     /// [`Error::NoSuchNamespace`]; [`Error::Foreign`] when this connection has opened another disk under the number.
@@ -201,7 +202,9 @@ impl Connection {
         let Some(namespace) = snapshot.namespaces.iter().find(|namespace| namespace.nsid == nsid) else {
             return Err(Error::no_such_namespace(&self.shared.options.nqn, nsid, &snapshot.namespaces));
         };
-        let identity = NamespaceIdentity::new(&snapshot.controller, namespace);
+        // A device has `flush`: whoever wants a write to be durable calls it, or writes with FUA, whatever cache there was at first.
+        let seen = NamespaceIdentity::new(&snapshot.controller, namespace);
+        let identity = NamespaceIdentity { is_flushed: true, ..seen };
         let mut opened = self.shared.opened.lock().unwrap_or_else(PoisonError::into_inner);
         match opened.iter().find(|opened| opened.nsid == nsid) {
             Some(opened) => {

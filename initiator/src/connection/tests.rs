@@ -487,3 +487,35 @@ fn reservation_commands_and_identify_that_take_too_long_are_given_up() {
     }
     assert!(site.run(disk.identify()).unwrap().is_ok(), "what comes late is nobody's");
 }
+
+/// The target is started again, with a write cache or without: that is told at a connect.
+fn start_again(site: &mut Site, write_cache: bool) {
+    site.target.write_cache = write_cache;
+    site.target.disconnect();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let is_so = |site: &Site| {
+        let is_cached = site.connection.controller().volatile_write_cache;
+        is_cached == write_cache && site.connection.loss().is_none()
+    };
+    while !is_so(site) {
+        assert!(Instant::now() < deadline, "{:?}: {:?}", site.connection, site.connection.loss());
+        site.turn();
+    }
+}
+
+#[test]
+fn device_that_gains_a_write_cache_is_the_same_and_is_flushed() {
+    let mut site = Site::new(1);
+    start_again(&mut site, false);
+    let disk = site.disk();
+    assert!(!disk.geometry().volatile_write_cache);
+    start_again(&mut site, true);
+    assert_eq!((site.connection.state(), site.connection.foreign()), (ConnectionState::Live, vec![]));
+    assert!(disk.geometry().volatile_write_cache);
+    site.target.seen.clear();
+    site.run(disk.write_from(0, &[7; BLOCK])).expect("it ends").expect("written");
+    site.run(disk.flush()).expect("it ends").expect("flushed");
+    let opcodes: Vec<_> = site.target.seen.iter().map(|seen| seen.0).collect();
+    assert_eq!(opcodes, [NvmOpcode::WRITE, NvmOpcode::FLUSH]);
+    site.connection.open(Nsid(1)).expect("the same disk");
+}
