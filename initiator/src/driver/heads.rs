@@ -339,6 +339,10 @@ impl<T: Transport> Driver<T> {
                     if head.in_use && !was_removed {
                         self.fences.on_operations_failed();
                     }
+                    if head.gone {
+                        // Also what waits for a fence, which stays for whoever reads or writes the blocks when the disk is back.
+                        self.operations.fail_waiting_on(nsid, BlockError::Gone);
+                    }
                     None
                 }
             };

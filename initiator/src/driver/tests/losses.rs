@@ -3,6 +3,7 @@
 use super::super::{DriverConfig, DriverEvent, QueueKind, Recipient};
 use super::rig::{BLOCK, Rig, SECOND, config, read};
 use super::target::{Capsule, Target};
+use crate::Effect;
 use core::time::Duration;
 use nvme_proto::admin::log_page::LogPageId;
 use nvme_proto::opcode::AdminOpcode;
@@ -203,4 +204,36 @@ fn write_in_flight_is_held_for_its_time_when_the_reset_is_refused() {
         target.refuse = refuse_reset;
     });
     assert!(took >= KATO + KAS && took < KATO + KAS + 2 * SECOND, "{took:?}");
+}
+
+/// What became of it is not known: the error says so, and the fence stays for whoever comes when the disk is back.
+#[test]
+fn operation_that_waits_for_a_fence_fails_at_once_when_its_disk_is_taken_away() {
+    let mut rig = Rig::ready();
+    rig.target.hold = true;
+    rig.target.late = true;
+    rig.submit(1, rig.write(0, 1, 0xaa));
+    rig.run();
+    rig.target.disconnect_io();
+    rig.pass(3 * SECOND);
+    assert_eq!((rig.driver.is_fenced(), rig.result(1)), (true, None));
+    rig.submit(2, rig.write(0, 1, 0xbb));
+    let disk = rig.target.disks.remove(&1).expect("it is there");
+    rig.target.announce();
+    rig.run();
+    assert_eq!(rig.failure(1), Some((BlockError::Gone, Effect::Unknown)));
+    assert_eq!(rig.failure(2), Some((BlockError::Gone, Effect::Nothing)), "it was never sent");
+    rig.target.hold = false;
+    rig.target.disks.insert(1, disk);
+    rig.target.announce();
+    rig.run();
+    rig.submit(3, read(0, 1));
+    rig.run();
+    assert_eq!((rig.driver.is_fenced(), rig.result(3)), (true, None), "nobody knows what it would read");
+    rig.target.carry_out_late();
+    rig.pass(20 * SECOND);
+    assert_eq!((rig.driver.is_fenced(), rig.result(3)), (false, Some(Ok(()))));
+    let mut first = [0];
+    rig.memory.read(0, &mut first);
+    assert_eq!(first, [0xaa], "what was carried out late");
 }
