@@ -190,10 +190,11 @@ impl Connection {
         self.shared.lock_snapshot().foreign.clone()
     }
 
-    /// A namespace as a block device. It stays the disk that it is now: when the controller shows another under its number, after a
-    /// reconnect or a change, nothing of the device's I/O goes there ([`ConnectionState::Foreign`]), and it fails in the end. One that
-    /// gains a volatile write cache is the same disk: what is to be durable is flushed, or written with FUA, whether or not there was
-    /// a cache when it was opened. A disk without UUID, NGUID and EUI-64 can be told from another by its block size and size only.
+    /// A namespace as a block device. It stays the disk that it is now: when the controller shows another under its
+    /// number, after a reconnect or a change, nothing of the device's I/O goes there ([`ConnectionState::Foreign`]),
+    /// and it fails in the end. One that gains a volatile write cache is the same disk: what is to be durable is
+    /// flushed, or written with FUA, whether or not there was a cache when it was opened. A disk without UUID, NGUID
+    /// and EUI-64 can be told from another by its block size and size only.
     ///
     /// # Errors
     /// [`Error::NoSuchNamespace`]; [`Error::Foreign`] when this connection has opened another disk under the number.
@@ -202,7 +203,8 @@ impl Connection {
         let Some(namespace) = snapshot.namespaces.iter().find(|namespace| namespace.nsid == nsid) else {
             return Err(Error::no_such_namespace(&self.shared.options.nqn, nsid, &snapshot.namespaces));
         };
-        // A device has `flush`: whoever wants a write to be durable calls it, or writes with FUA, whatever cache there was at first.
+        // A device has `flush`: whoever wants a write to be durable calls it, or writes with FUA, whatever cache there
+        // was at first.
         let seen = NamespaceIdentity::new(&snapshot.controller, namespace);
         let identity = NamespaceIdentity { is_flushed: true, ..seen };
         let mut opened = self.shared.opened.lock().unwrap_or_else(PoisonError::into_inner);
@@ -223,8 +225,9 @@ impl Connection {
     /// Sends an admin command ([`nvmf_host::admin`] builds them).
     ///
     /// # Errors
-    /// What ended the association before the command did, or [`Error::Closed`]; whether the command took effect is not known then. One
-    /// that is not answered within 60 seconds ends the association. One that waits for a connection fails when I/O does. A status that is not success is no error here.
+    /// What ended the association before the command did, or [`Error::Closed`]; whether the command took effect is not
+    /// known then. One that is not answered within 60 seconds ends the association. One that waits for a connection
+    /// fails when I/O does. A status that is not success is no error here.
     pub async fn admin(&self, command: AdminCommand) -> Result<AdminReply, Error> {
         let asked = self.shared.ask(QueueKind::Admin, Recipient::Controller, command, None).await;
         asked.map_err(|_| self.shared.closed())

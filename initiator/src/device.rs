@@ -63,9 +63,9 @@ impl Device {
         Self { shared, nsid, geometry, timeout: None }
     }
 
-    /// The same device, of which each operation fails with [`Error::TimedOut`] that has not ended after so long. It goes on all
-    /// the same, with its buffer, and may take effect. That holds of reservation commands and Identify as well; but one that was
-    /// not sent by then is not sent any more.
+    /// The same device, of which each operation fails with [`Error::TimedOut`] that has not ended after so long. It
+    /// goes on all the same, with its buffer, and may take effect. That holds of reservation commands and Identify as
+    /// well; but one that was not sent by then is not sent any more.
     #[must_use]
     pub fn with_timeout(&self, timeout: Duration) -> Self {
         Self { timeout: Some(timeout), ..self.clone() }
@@ -133,8 +133,8 @@ impl Device {
         }
     }
 
-    /// Sends a command for the namespace, to no other disk than the one that was opened: it waits as an operation does, and goes to no disk
-    /// that is in its place by then.
+    /// Sends a command for the namespace, to no other disk than the one that was opened: it waits as an operation does,
+    /// and goes to no disk that is in its place by then.
     pub(crate) async fn ask(
         &self,
         what: &'static str,

@@ -179,7 +179,8 @@ impl Error {
         Self::NoSuchNamespace { nqn: nqn.to_string(), nsid, there: there.join(", ") }
     }
 
-    /// As the error of the whole of which the operation that failed with it was a part. `effect` is what all the parts may have done.
+    /// As the error of the whole of which the operation that failed with it was a part. `effect` is what all the parts
+    /// may have done.
     pub(crate) fn of_whole(self, what: &'static str, offset: u64, len: u64, effect: Effect) -> Self {
         match self {
             Self::Io { source, .. } => Self::Io { what, offset, len, effect, source },

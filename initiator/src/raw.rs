@@ -1,8 +1,9 @@
 //! Raw commands: any Admin command and any I/O command, as it is on the wire, with a bounded amount of data.
 //!
-//! [`Connection::raw_admin`] sends to the Admin queue, [`Connection::raw_io`] to an I/O queue. A raw command is sent once:
-//! it is never split at the controller's limits, and never issued again after a loss. Its namespace is the one that has
-//! the NSID when it arrives. A [`crate::Device`]'s own commands (reservations, Identify) go to no other disk than the one that was opened.
+//! [`Connection::raw_admin`] sends to the Admin queue, [`Connection::raw_io`] to an I/O queue. A raw command is sent
+//! once: it is never split at the controller's limits, and never issued again after a loss. Its namespace is the one
+//! that has the NSID when it arrives. A [`crate::Device`]'s own commands (reservations, Identify) go to no other disk
+//! than the one that was opened.
 
 use crate::driver::AdminReply;
 use crate::{Connection, Error};

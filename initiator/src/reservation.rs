@@ -3,7 +3,8 @@
 //! A host registers with a key, and acquires the reservation; another that is registered takes it away with
 //! [`Device::preempt`]. With `abort`, nothing of the old holder's lands afterwards: that is the fence of a standby.
 //!
-//! Each command waits for a path as an operation does, is sent once, and goes to no other disk than the one that was opened.
+//! Each command waits for a path as an operation does, is sent once, and goes to no other disk than the one that was
+//! opened.
 
 use crate::driver::QueueKind;
 use crate::raw::{IO_DATA_MAX, RawCommand};

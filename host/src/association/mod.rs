@@ -310,8 +310,8 @@ impl Association {
         self.unknown_namespaces.contains(&nsid)
     }
 
-    /// Whether the namespaces are being looked at after a change: which disk is where is not known before that is over. How they can be
-    /// reached (ANA) is another question: a command for one that cannot be is refused.
+    /// Whether the namespaces are being looked at after a change: which disk is where is not known before that is over.
+    /// How they can be reached (ANA) is another question: a command for one that cannot be is refused.
     #[must_use]
     pub fn is_scanning(&self) -> bool {
         let asks_access_only = self.step == Step::Access && !self.scan.changed && !self.keep_alive.scan_again;

@@ -415,7 +415,8 @@ fn no_flushes(capsule: &Capsule, io: bool) -> Option<Status> {
     flushes.then_some(Status::NAMESPACE_WRITE_PROTECTED.with_dnr())
 }
 
-/// The error of a write to a disk that this is refused of; it is of the whole write. And the disk's first byte afterwards.
+/// The error of a write to a disk that this is refused of; it is of the whole write. And the disk's first byte
+/// afterwards.
 fn failed_write(
     refuse: fn(&Capsule, bool) -> Option<Status>,
     len: usize,

@@ -38,7 +38,8 @@ pub enum Unanswered {
 pub enum Recipient {
     /// The controller, whatever namespace it has under the NSID by then.
     Controller,
-    /// The disk that was opened under its NSID ([`Driver::open`]): where another is in its place it waits, and fails, as an operation does.
+    /// The disk that was opened under its NSID ([`Driver::open`]): where another is in its place it waits, and fails,
+    /// as an operation does.
     OpenedDisk,
 }
 
@@ -66,8 +67,9 @@ pub(super) struct AdminCommands {
 }
 
 impl<T: Transport> Driver<T> {
-    /// Takes an admin command or a raw command of the user's; [`DriverEvent::Admin`] follows with this number. With several paths it goes to
-    /// the first one that is ready and leads to its namespace, else to the first that is ready, if it is for the controller.
+    /// Takes an admin command or a raw command of the user's; [`DriverEvent::Admin`] follows with this number. With
+    /// several paths it goes to the first one that is ready and leads to its namespace, else to the first that is
+    /// ready, if it is for the controller.
     pub fn submit_command(
         &mut self,
         number: u32,
@@ -128,8 +130,8 @@ fn send<T: Transport>(now: Duration, path: &mut Path<T>, waiting: &Waiting) -> b
     queue.is_some_and(|queue| path.send_admin(now, queue, owner, &waiting.command, deadline))
 }
 
-/// Where a command goes: the first path that is ready, of those that lead to its namespace if there are any. What is for a disk goes to
-/// a path that shows that disk only, while nothing says that it may be another by now.
+/// Where a command goes: the first path that is ready, of those that lead to its namespace if there are any. What is
+/// for a disk goes to a path that shows that disk only, while nothing says that it may be another by now.
 fn path_for<'a, T: Transport>(
     heads: &Heads,
     paths: &'a mut [Path<T>],

@@ -63,8 +63,8 @@ struct Head {
     /// Somebody opened it, or submitted an operation to it.
     in_use: bool,
     blocked: Option<Blocked>,
-    /// Where its operations go: the optimized paths, or else the others that give access. On one that is being looked into they wait: so
-    /// it is none of these where there is another.
+    /// Where its operations go: the optimized paths, or else the others that give access. On one that is being looked
+    /// into they wait: so it is none of these where there is another.
     paths: PathSet,
     /// The paths that show another disk.
     foreign_on: PathSet,
@@ -340,7 +340,8 @@ impl<T: Transport> Driver<T> {
                         self.fences.on_operations_failed();
                     }
                     if head.gone {
-                        // Also what waits for a fence, which stays for whoever reads or writes the blocks when the disk is back.
+                        // Also what waits for a fence, which stays for whoever reads or writes the blocks when the disk
+                        // is back.
                         self.operations.fail_waiting_on(nsid, BlockError::Gone);
                     }
                     None
@@ -362,8 +363,8 @@ impl<T: Transport> Driver<T> {
         self.operations.resume(Wait::Path);
     }
 
-    /// Has operations leave the paths whose controllers are being asked which disks they have, where others lead to the disk; and come
-    /// back afterwards.
+    /// Has operations leave the paths whose controllers are being asked which disks they have, where others lead to the
+    /// disk; and come back afterwards.
     pub(super) fn look_at_scans(&mut self, now: Duration) {
         let mut looked_into = PathSet::default();
         for (number, path) in self.paths.iter().enumerate() {

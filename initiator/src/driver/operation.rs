@@ -402,7 +402,8 @@ impl Operations {
         in_flight.filter_map(|operation| Some((operation.nsid, operation.op.range()?))).collect()
     }
 
-    /// A path cannot be used for now: what it has in no queue pair goes elsewhere, but for what is of a namespace that `stays`.
+    /// A path cannot be used for now: what it has in no queue pair goes elsewhere, but for what is of a namespace that
+    /// `stays`.
     pub(super) fn leave_path(&mut self, path: usize, stays: impl Fn(Nsid) -> bool) {
         for kind in [READS, OTHERS] {
             for _ in 0..self.ready[path][kind].len() {

@@ -127,7 +127,7 @@ fn commands_for_a_disk_go_over_the_path_that_shows_it() {
     other.disks.insert(1, Disk::new(1, BLOCK, BLOCKS));
     rig.target.disks.insert(1, another());
     rig.pass(20 * SECOND);
-    (rig.target_of(0).seen.clear(), rig.target_of(1).seen.clear());
+    (0..2).for_each(|path| rig.target_of(path).seen.clear());
     submit(&mut rig);
     rig.run();
     assert_eq!((rig.target_of(0).seen.len(), rig.target_of(1).seen.len()), (0, 1));
