@@ -174,16 +174,15 @@ impl DiskArguments {
     /// What nvme-cli's `config.json` says of the controller, if one is named, for what these options do not.
     pub(super) fn configured(&self) -> Result<Vec<String>> {
         let file = self.config.as_deref().filter(|file| *file != Path::new("none"));
-        let target = || self.namespace.target.place(false);
-        file.map_or(Ok(Vec::new()), |file| {
-            options_of(file, self.namespace.target.hostnqn, self.namespace.nqn, &target()?)
-        })
+        let NamespaceArguments { target, nqn, .. } = &self.namespace;
+        let Some(file) = file else { return Ok(Vec::new()) };
+        options_of(file, target.hostnqn, *nqn, &target.place(false)?, target.has_first())
     }
 
     /// The subsystem that is meant, with these options.
     fn subsystem(&self, options: Vec<String>) -> Result<Subsystem> {
         let NamespaceArguments { target, nqn, .. } = &self.namespace;
-        Ok(Subsystem { nqn: nqn.to_string(), places: target.places(false)?, options })
+        Ok(Subsystem { nqn: nqn.to_string(), paths: target.paths()?, options })
     }
 
     /// The same disk in this form.

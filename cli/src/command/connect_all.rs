@@ -5,7 +5,7 @@ use super::refused::AbsentOfDiscovery;
 use super::{Format, Output, TargetArguments, Verbosity, given_options};
 use crate::attach::Form;
 use crate::discovery::{
-    Begin, Controller, Outcome, Place, Policy, Sources, Subsystem, attach_all, config, follow,
+    Begin, Controller, Outcome, Place, Policy, Sources, Subsystem, SubsystemPath, attach_all, config, follow,
 };
 use crate::print::{complain, line, print_json};
 use crate::runtime::run;
@@ -126,16 +126,19 @@ fn subsystems(outcome: &Outcome) -> Vec<Subsystem> {
     for disk in outcome.attached.iter().chain(&outcome.already) {
         if !found.iter().any(|it| it.nqn == disk.nqn) {
             let (nqn, options) = (disk.nqn.clone(), options.clone());
-            found.push(Subsystem { nqn, places: Vec::new(), options });
+            found.push(Subsystem { nqn, paths: Vec::new(), options });
         }
-        let place = |path: &AttachedPath| {
+        let path = |path: &AttachedPath| {
             let (address, port) = path.host_and_port();
-            Some(Place { transport: path.transport.clone(), address: address.to_owned(), port: port? })
+            let transport = path.transport.clone();
+            let place = Place { transport, address: address.to_owned(), port: port? };
+            let options = path.source.iter().map(|source| format!("--host-traddr={source}")).collect();
+            Some(SubsystemPath { place, options })
         };
         let Some(subsystem) = found.iter_mut().find(|it| it.nqn == disk.nqn) else { continue };
-        for place in disk.paths.iter().filter_map(place) {
-            if !subsystem.places.contains(&place) {
-                subsystem.places.push(place);
+        for path in disk.paths.iter().filter_map(path) {
+            if !subsystem.paths.contains(&path) {
+                subsystem.paths.push(path);
             }
         }
     }

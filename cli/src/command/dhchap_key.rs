@@ -107,7 +107,7 @@ impl CheckDhchapKey {
 }
 
 /// Whether it is a secret rather than the name of a file: whatever begins like one is, so that its text is in no message.
-pub(super) fn is_secret(text: &str) -> bool {
+pub(crate) fn is_secret(text: &str) -> bool {
     text.starts_with("DHHC-")
 }
 

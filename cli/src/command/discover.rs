@@ -3,7 +3,7 @@
 use super::connect_all::{DiscoveryArguments, SourceArguments};
 use super::{Format, Output, TargetArguments, Verbosity, given_options};
 use crate::connect::{is_unreachable, reach};
-use crate::discovery::{Announced, Browser, Controller, Place, Subsystem};
+use crate::discovery::{Announced, Browser, Controller, Subsystem, SubsystemPath};
 use crate::print::{OutputClosed, chain, line, print_json};
 use crate::runtime::run;
 use anyhow::{Context, Result, anyhow, ensure};
@@ -58,7 +58,7 @@ impl Discover {
         }
         if self.target.names_a_target() {
             self.ask(self.target.options(Nqn::DISCOVERY)?)?;
-            return self.dump(self.target.places(true)?);
+            return self.dump(vec![SubsystemPath::new(self.target.place(true)?, &[])]);
         }
         let controllers = if self.mdns {
             announced()?
@@ -76,13 +76,14 @@ impl Discover {
             }
         }
         ensure!(failures.is_empty(), "{}", failures.join("; "));
-        self.dump(controllers.into_iter().map(|controller| controller.place).collect())
+        let path = |Controller { place, options }| SubsystemPath::new(place, &options);
+        self.dump(controllers.into_iter().map(path).collect())
     }
 
     /// The configuration of these discovery controllers, if that is asked for.
-    fn dump(&self, places: Vec<Place>) -> Result<()> {
+    fn dump(&self, paths: Vec<SubsystemPath>) -> Result<()> {
         let (nqn, options) = (Nqn::DISCOVERY.to_string(), given_options());
-        self.discovery.dump(&self.target, &[Subsystem { nqn, places, options }])
+        self.discovery.dump(&self.target, &[Subsystem { nqn, paths, options }])
     }
 
     /// Asks one controller, and prints what it lists.

@@ -17,6 +17,7 @@ mod list;
 mod list_subsys;
 mod nvm;
 mod output;
+mod path;
 mod persist;
 mod raw;
 mod refused;
@@ -32,12 +33,15 @@ mod waiting;
 use crate::discovery::given;
 use crate::print::{self, OutputClosed, WrongArguments, chain, complain, line, wrong_arguments};
 use anyhow::Result;
+use clap::builder::Resettable::Reset;
 use clap::{Arg, Args, CommandFactory, Parser, Subcommand};
 use nvmf_initiator::HostIdentity;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+pub(crate) use dhchap_key::is_secret;
 use output::{Format, Output, PageOutput, Verbosity};
+pub(crate) use path::OPTIONS as PATH_OPTIONS;
 pub(crate) use target::TargetArguments;
 
 #[derive(Parser)]
@@ -50,13 +54,13 @@ pub(crate) struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Asks discovery controllers what they list: the one at an address, else those in nvme-cli's files
-    #[command(mut_arg("traddr", |argument| argument.required(false)))]
+    #[command(mut_arg("traddr", |argument| argument.required_unless_present(Reset)))]
     Discover(discover::Discover),
     /// Attaches every namespace of every subsystem that discovery controllers list, with all paths
-    #[command(mut_arg("traddr", |argument| argument.required(false)))]
+    #[command(mut_arg("traddr", |argument| argument.required_unless_present(Reset)))]
     ConnectAll(connect_all::ConnectAll),
     /// Stays connected to discovery controllers: attaches what they list, and detaches what they list no more
-    #[command(mut_arg("traddr", |argument| argument.required(false)))]
+    #[command(mut_arg("traddr", |argument| argument.required_unless_present(Reset)))]
     Discoverd(connect_all::Discoverd),
     /// Attaches a namespace: as a block device, or on an NBD socket
     Attach(attach::Attach),

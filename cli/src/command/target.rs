@@ -1,12 +1,13 @@
 //! The flags that name a target: nvme-cli's.
 
 use super::dhchap_key::{is_secret, read_secret};
+use super::path::{PathArgument, path};
 use super::refused::Absent;
 use crate::connect::Transport;
-use crate::discovery::Place;
+use crate::discovery::{Place, SubsystemPath};
 use crate::namespace::only;
-use crate::print::wrong_arguments;
-use anyhow::{Context, Result};
+use crate::print::{chain, wrong_arguments};
+use anyhow::{Context, Result, anyhow};
 use nix::net::if_::if_nametoindex;
 use nvme_proto::{HostId, Nqn, Nsid};
 use nvmf_host::Namespace;
@@ -37,14 +38,15 @@ pub(crate) struct TargetArguments {
     #[arg(short = 't', long, value_enum, default_value_t = Transport::Rdma)]
     transport: Transport,
     /// Address or name of the target
-    #[arg(short = 'a', long, required = true)]
+    #[arg(short = 'a', long, required_unless_present = "paths")]
     traddr: Option<String>,
     /// Port; 4420 by default, and 8009 for discovery over tcp
     #[arg(short = 's', long, value_parser = port)]
     trsvcid: Option<u16>,
     /// Another path to the same subsystem, as 192.0.2.2, [2001:db8::2]:4421, name:4420/tcp: port and transport are those of -s and
-    /// -t where none is named. I/O goes on as long as one path is there. Repeat it for more
-    #[arg(long = "path", value_name = "ADDRESS[:PORT][/TRANSPORT]", value_parser = path)]
+    /// -t where none is named, and so are all other options but what it has for itself after a comma: host-traddr=ADDRESS,
+    /// host-iface=NAME, tls, hdr-digest, data-digest. I/O goes on as long as one path is there. Repeat it for more
+    #[arg(long = "path", value_name = "ADDRESS[:PORT][/TRANSPORT][,OPTION]...", value_parser = path)]
     paths: Vec<PathArgument>,
     /// Which path a command goes to, of those that lead to its namespace equally well (ANA)
     #[arg(long, value_enum, default_value_t = IoPolicy::QueueDepth)]
@@ -86,16 +88,16 @@ pub(crate) struct TargetArguments {
     #[arg(long)]
     tls: bool,
     /// File with the key for --tls, in the form NVMeTLSkey-1:…, which only its owner may read
-    #[arg(long, value_name = "FILE", requires = "tls")]
+    #[arg(long, value_name = "FILE")]
     tls_key_file: Option<PathBuf>,
     /// The key for --tls; better is --tls-key-file: others see a command's arguments
-    #[arg(long, alias = "tls_key", value_name = "KEY", requires = "tls", conflicts_with = "tls_key_file")]
+    #[arg(long, alias = "tls_key", value_name = "KEY", conflicts_with = "tls_key_file")]
     tls_key: Option<String>,
     /// Offer only the identity of this version for --tls: needed with a Linux target whose keyring has the older one, 0
-    #[arg(long, value_name = "VERSION", requires = "tls", value_parser = clap::value_parser!(u8).range(0..=1))]
+    #[arg(long, value_name = "VERSION", value_parser = clap::value_parser!(u8).range(0..=1))]
     tls_identity_version: Option<u8>,
     /// The kernel's keyring to look into for --tls
-    #[arg(long, value_name = "NAME", default_value = NVME_KEYRING, requires = "tls")]
+    #[arg(long, value_name = "NAME", default_value = NVME_KEYRING)]
     keyring: String,
     /// Secret of this host for DH-HMAC-CHAP: DHHC-1:…, or better a file that holds it, which only its owner may read: others
     /// see a command's arguments. The target must ask for it
@@ -166,29 +168,6 @@ impl From<IoPolicy> for PathPolicy {
     }
 }
 
-/// Another path, as it was given.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct PathArgument {
-    address: String,
-    port: Option<u16>,
-    transport: Option<Transport>,
-}
-
-fn path(text: &str) -> Result<PathArgument, String> {
-    let (rest, transport) = match text.rsplit_once('/') {
-        Some((rest, name)) => (rest, Some(<Transport as clap::ValueEnum>::from_str(name, true)?)),
-        None => (text, None),
-    };
-    let (address, port) = match with_port(rest) {
-        Some((address, number)) => (address, Some(number).filter(|port| *port != 0)),
-        None => (rest, None),
-    };
-    if address.is_empty() {
-        return Err("it names no address".to_owned());
-    }
-    Ok(PathArgument { address: address.to_owned(), port, transport })
-}
-
 impl From<Provider> for Preference {
     fn from(provider: Provider) -> Self {
         match provider {
@@ -203,6 +182,11 @@ impl From<Provider> for Preference {
 #[derive(Debug, thiserror::Error)]
 #[error("`{0}` is neither an IP address nor a name that resolves: check {1}")]
 struct Unresolved(String, &'static str);
+
+/// A path that cannot be used with the options that are given: others may be.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct RuledOut(String);
 
 /// Which subsystem and namespace of it.
 #[derive(clap::Args, Clone, Debug)]
@@ -227,7 +211,7 @@ fn host_id(text: &str) -> Result<Uuid, String> {
 }
 
 /// Address and port, where the text is both: `192.0.2.1:4420`, `[2001:db8::1]:4420`, `name:4420`.
-fn with_port(text: &str) -> Option<(&str, u16)> {
+pub(super) fn with_port(text: &str) -> Option<(&str, u16)> {
     let (address, port) = text.rsplit_once(':')?;
     let is_whole = !address.contains(':') || (address.starts_with('[') && address.ends_with(']'));
     Some((address, port.parse().ok().filter(|_| is_whole && !address.is_empty())?))
@@ -289,6 +273,11 @@ impl TargetArguments {
 
     /// Whether an address is given.
     pub(crate) fn names_a_target(&self) -> bool {
+        self.traddr.is_some() || !self.paths.is_empty()
+    }
+
+    /// Whether -a names a path, whose options are those of all others.
+    pub(super) fn has_first(&self) -> bool {
         self.traddr.is_some()
     }
 
@@ -297,15 +286,18 @@ impl TargetArguments {
         self.trsvcid.unwrap_or(if is_tcp_discovery { DISCOVERY_PORT } else { PORT })
     }
 
-    /// Where that is, as it is written.
+    /// Where that is, as it is written: the first path.
     pub(crate) fn place(&self, of_discovery: bool) -> Result<Place> {
-        let address = self.traddr()?.trim_matches(['[', ']']).to_owned();
-        Ok(Place { transport: self.transport.name().to_owned(), address, port: self.port(of_discovery) })
+        let first = self.each_path().next().unwrap_or_else(|| self.clone());
+        let address = first.traddr()?.trim_matches(['[', ']']).to_owned();
+        Ok(Place { transport: first.transport.name().to_owned(), address, port: first.port(of_discovery) })
     }
 
-    /// The same of each path.
-    pub(crate) fn places(&self, of_discovery: bool) -> Result<Vec<Place>> {
-        self.each_path().map(|path| path.place(of_discovery)).collect()
+    /// The paths, each with what it has for itself.
+    pub(crate) fn paths(&self) -> Result<Vec<SubsystemPath>> {
+        let own = self.traddr.iter().map(|_| Vec::new()).chain(self.paths.iter().map(PathArgument::options));
+        let path = |(path, options): (Self, _)| Ok(SubsystemPath { place: path.place(false)?, options });
+        self.each_path().zip(own).map(path).collect()
     }
 
     /// Who this host is.
@@ -342,11 +334,12 @@ impl TargetArguments {
                 Ok(first_that_answers(&found).unwrap_or(first))
             }
             (Some(&first), _) => Ok(first),
-            (None, Some(source)) if !resolved.is_empty() => wrong_arguments(format!(
+            (None, Some(source)) if !resolved.is_empty() => Err(RuledOut(format!(
                 "--host-traddr {source} and the target's address, {}, are of different kinds (IPv4, IPv6): no \
                  connection leads from one to the other",
                 resolved.iter().map(|address| address.ip().to_string()).collect::<Vec<_>>().join(", ")
-            )),
+            ))
+            .into()),
             (None, _) => Err(unresolved().into()),
         }
     }
@@ -368,7 +361,8 @@ impl TargetArguments {
                 wrong_arguments("--provider is for -t rdma: leave it out, or use that transport")
             }
             Transport::Tcp if self.crc => {
-                wrong_arguments("--crc is for -t rdma: over tcp use --hdr-digest and --data-digest")
+                let text = "--crc is for -t rdma: over tcp use --hdr-digest and --data-digest";
+                Err(RuledOut(text.to_owned()).into())
             }
             Transport::Tcp => {
                 let mut tcp = TcpOptions::default();
@@ -383,9 +377,10 @@ impl TargetArguments {
                 "--tos is for -t tcp and for RDMA devices: userspace iWARP does not set it; leave it out",
             ),
             Transport::Rdma => match self.option_of_tcp() {
-                Some(option) => wrong_arguments(format!(
+                Some(option) => Err(RuledOut(format!(
                     "{option} is for -t tcp: leave it out, or use that transport (over rdma, --crc asks for checksums)"
-                )),
+                ))
+                .into()),
                 None => Ok(TransportOptions::Rdma),
             },
         }
@@ -423,6 +418,20 @@ impl TargetArguments {
         self.transport == Transport::Tcp && self.trsvcid.is_none()
     }
 
+    /// That what is said of TLS is said of a path with TLS.
+    fn check_tls(&self) -> Result<()> {
+        let is_of_tls = self.tls_key_file.is_some()
+            || self.tls_key.is_some()
+            || self.tls_identity_version.is_some()
+            || self.keyring != NVME_KEYRING;
+        if is_of_tls && !self.each_path().any(|path| path.tls) {
+            return wrong_arguments(
+                "--tls-key-file, --tls-key, --tls-identity-version and --keyring go with --tls: add it, or leave them out",
+            );
+        }
+        Ok(())
+    }
+
     fn check_queues(&self) -> Result<()> {
         let (reads, writes) = (self.nr_io_queues, self.nr_write_queues);
         if reads + writes > IO_QUEUES_MAX {
@@ -433,8 +442,8 @@ impl TargetArguments {
         Ok(())
     }
 
-    /// Whether this machine has the address and the interface to connect from.
-    fn check_source(&self) -> Result<()> {
+    /// What this machine does not have now of what to connect from: the address, or the interface.
+    fn missing_source(&self) -> Result<Option<anyhow::Error>> {
         if let Some(address) = self.host_traddr {
             if is_link_local(address) {
                 return wrong_arguments(format!(
@@ -442,18 +451,19 @@ impl TargetArguments {
                      instead, with -f (tcp)"
                 ));
             }
-            UdpSocket::bind((address, 0)).with_context(|| {
-                format!("--host-traddr {address}: this machine has no such address (`ip address` lists them)")
-            })?;
+            if let Err(error) = UdpSocket::bind((address, 0)) {
+                return Ok(Some(anyhow!(error).context(format!(
+                    "--host-traddr {address}: this machine has no such address (`ip address` lists them)"
+                ))));
+            }
         }
-        if let Some(name) = &self.host_iface {
-            if_nametoindex(name.as_str()).with_context(|| {
-                format!(
-                    "--host-iface {name}: this machine has no such network interface (`ip link` lists them)"
-                )
-            })?;
-        }
-        Ok(())
+        let Some(name) = &self.host_iface else { return Ok(None) };
+        let missing = |error: nix::Error| {
+            anyhow!(error).context(format!(
+                "--host-iface {name}: this machine has no such network interface (`ip link` lists them)"
+            ))
+        };
+        Ok(if_nametoindex(name.as_str()).err().map(missing))
     }
 
     /// The key, if TLS is wanted.
@@ -497,23 +507,51 @@ impl TargetArguments {
     }
 
     /// The paths: that of -a, and the further ones, each as if it were the only one.
-    fn each_path(&self) -> impl Iterator<Item = Self> + '_ {
-        let further = |path: &PathArgument| Self {
-            traddr: Some(path.address.clone()),
-            trsvcid: path.port.or(self.trsvcid),
-            transport: path.transport.unwrap_or(self.transport),
-            paths: Vec::new(),
-            is_further: true,
-            ..self.clone()
+    fn each_path(&self) -> impl Iterator<Item = Self> {
+        let transport = |path: &PathArgument| path.transport.unwrap_or(self.transport);
+        let is_first = self.traddr.is_some();
+        let mut transports = self.paths.iter().map(transport).chain(is_first.then_some(self.transport));
+        let is_mixed = transports.next().is_some_and(|first| transports.any(|other| other != first));
+        let further = move |path: &PathArgument| {
+            let one = Self {
+                traddr: Some(path.address.clone()),
+                trsvcid: path.port.or(self.trsvcid),
+                is_further: true,
+                ..self.over(transport(path), is_mixed)
+            };
+            Self {
+                host_traddr: path.host_traddr.or(one.host_traddr),
+                host_iface: path.host_iface.clone().or(one.host_iface),
+                tls: path.tls || one.tls,
+                hdr_digest: path.hdr_digest || one.hdr_digest,
+                data_digest: path.data_digest || one.data_digest,
+                ..one
+            }
         };
-        let first = Self { paths: Vec::new(), ..self.clone() };
-        core::iter::once(first).chain(self.paths.iter().map(further))
+        let first = is_first.then(|| self.over(self.transport, is_mixed));
+        first.into_iter().chain(self.paths.iter().map(further))
+    }
+
+    /// The options of one path. Where there are several transports, what is of another one is not meant for it; but what insists
+    /// on something (`--tls`, `--crc`) is.
+    fn over(&self, transport: Transport, is_mixed: bool) -> Self {
+        let mut one = Self { transport, paths: Vec::new(), ..self.clone() };
+        match transport {
+            _ if !is_mixed => {}
+            Transport::Tcp => one.provider = Provider::Auto,
+            Transport::Rdma => {
+                (one.hdr_digest, one.data_digest, one.host_iface) = (false, false, None);
+                one.tos = one.tos.filter(|_| one.provider != Provider::Iwarp);
+            }
+        }
+        one
     }
 
     /// The paths, of which one at least can be tried now: first those that can, each in its turn. One whose name has no
-    /// address now is away, as one whose controller is, and is looked up again.
+    /// address now, or whose source this machine does not have, is away, as one whose controller is, and is tried again.
     fn path_options(&self, nqn: Nqn) -> Result<Vec<PathOptions>> {
         let (mut known, mut unknown, mut failed) = (Vec::new(), Vec::new(), None);
+        let mut ruled_out = Vec::new();
         // Each discovery service is asked for itself.
         let count = if nqn == Nqn::DISCOVERY { 1 } else { usize::MAX };
         for path in self.each_path().take(count) {
@@ -521,24 +559,42 @@ impl TargetArguments {
                 Some(name) if path.is_further => error.context(format!("--path {name}")),
                 _ => error,
             };
-            let transport = path.transport().map_err(within)?;
-            let (address, place) = match path.address(nqn) {
-                Ok(address) => (address, &mut known),
-                Err(error) if error.is::<Unresolved>() => {
-                    failed.get_or_insert(within(error));
-                    ((Ipv4Addr::UNSPECIFIED, path.port(nqn == Nqn::DISCOVERY)).into(), &mut unknown)
+            match path.one_path(nqn) {
+                Ok((options, None)) => known.push(options),
+                Ok((options, Some(problem))) => {
+                    failed.get_or_insert(within(problem));
+                    unknown.push(options);
                 }
+                Err(error) if error.is::<RuledOut>() => ruled_out.push(within(error)),
                 Err(error) => return Err(within(error)),
-            };
-            let mut options = PathOptions::new(address, transport);
-            options.address_source = path.address_source(nqn);
-            options.source = self.host_traddr.map(|address| (address, 0).into());
-            place.push(options);
+            }
         }
-        match failed {
-            Some(error) if known.is_empty() => Err(error),
-            _ => Ok([known, unknown].concat()),
+        match (failed, ruled_out.first()) {
+            (Some(error), _) if known.is_empty() => return Err(error),
+            (_, Some(error)) if known.is_empty() => return wrong_arguments(chain(error)),
+            (None, None) if known.is_empty() => self.traddr().map(drop)?,
+            _ => {}
         }
+        for error in ruled_out {
+            tracing::warn!("a path is left out: {}", chain(&error));
+        }
+        Ok([known, unknown].concat())
+    }
+
+    /// The only path of these options, and why it cannot be tried now.
+    fn one_path(&self, nqn: Nqn) -> Result<(PathOptions, Option<anyhow::Error>)> {
+        let transport = self.transport()?;
+        let (address, problem) = match self.address(nqn) {
+            Ok(address) => (address, self.missing_source()?),
+            Err(error) if error.is::<Unresolved>() => {
+                ((Ipv4Addr::UNSPECIFIED, self.port(nqn == Nqn::DISCOVERY)).into(), Some(error))
+            }
+            Err(error) => return Err(error),
+        };
+        let mut options = PathOptions::new(address, transport);
+        options.address_source = self.address_source(nqn);
+        options.source = self.host_traddr.map(|address| (address, 0).into());
+        Ok((options, problem))
     }
 
     /// How to connect to this subsystem.
@@ -546,8 +602,8 @@ impl TargetArguments {
         let host = self.host()?;
         let mut paths = self.path_options(nqn)?;
         let first = paths.remove(0);
-        self.check_source()?;
         self.check_queues()?;
+        self.check_tls()?;
         let seconds = |seconds: u32| Duration::from_secs(seconds.into());
         let mut options = Options::over(first, nqn, host);
         options.paths = paths;
@@ -610,17 +666,63 @@ mod tests {
         assert_eq!(is_name, [false, true, false], "each for itself");
     }
 
+    /// The paths that this call has.
+    fn paths(call: &[&str]) -> Result<Vec<PathOptions>> {
+        use clap::Parser;
+        #[derive(Parser)]
+        struct Call {
+            #[command(flatten)]
+            target: TargetArguments,
+        }
+        let target = Call::parse_from([&["nvmf", "-t", "tcp"], call].concat()).target;
+        target.path_options("nqn.2026-11.com.example:disk".parse().unwrap())
+    }
+
     #[test]
-    fn path_is_an_address_with_or_without_port_and_transport() {
-        let of = |address: &str, port, transport| {
-            Ok(PathArgument { address: address.to_owned(), port, transport })
-        };
-        assert_eq!(path("192.0.2.2"), of("192.0.2.2", None, None));
-        assert_eq!(path("192.0.2.2:4421"), of("192.0.2.2", Some(4421), None));
-        assert_eq!(path("[2001:db8::2]:4421/tcp"), of("[2001:db8::2]", Some(4421), Some(Transport::Tcp)));
-        assert_eq!(path("2001:db8::2/rdma"), of("2001:db8::2", None, Some(Transport::Rdma)));
-        assert_eq!(path("storage-b:4420"), of("storage-b", Some(4420), None));
-        assert!(path("192.0.2.2/fc").is_err() && path("/tcp").is_err());
+    fn path_has_its_own_options_and_else_those_of_the_call() {
+        let found = paths(&[
+            "--path",
+            "127.0.0.1,host-traddr=127.0.0.5,hdr-digest",
+            "--path",
+            "127.0.0.2",
+            "-w",
+            "127.0.0.6",
+        ]);
+        let found = found.unwrap();
+        let source = |path: &PathOptions| path.source.map(|source| source.ip().to_string()).unwrap();
+        assert_eq!(found.iter().map(source).collect::<Vec<_>>(), ["127.0.0.5", "127.0.0.6"]);
+        let digest =
+            |path: &PathOptions| matches!(&path.transport, TransportOptions::Tcp(tcp) if tcp.header_digest);
+        assert_eq!(found.iter().map(digest).collect::<Vec<_>>(), [true, false]);
+    }
+
+    #[test]
+    fn options_of_one_transport_are_for_its_paths() {
+        let found =
+            paths(&["-a", "127.0.0.1", "--path", "127.0.0.2/rdma", "-g", "--provider", "iwarp"]).unwrap();
+        assert!(matches!(&found[0].transport, TransportOptions::Tcp(tcp) if tcp.header_digest));
+        assert!(matches!(found[1].transport, TransportOptions::Rdma));
+        let error = paths(&["-a", "127.0.0.1", "--provider", "iwarp"]).unwrap_err();
+        assert!(error.is::<crate::print::WrongArguments>(), "there is no path that it is for: {error}");
+    }
+
+    #[test]
+    fn path_that_the_options_rule_out_is_left_out_where_there_are_others() {
+        for ruled_out in [
+            &["-a", "127.0.0.1", "--path", "[::1]", "-w", "127.0.0.1"][..],
+            &["-a", "::1", "--path", "127.0.0.1,host-traddr=127.0.0.1", "-w", "127.0.0.1"],
+            &["-a", "127.0.0.1", "--path", "127.0.0.2/rdma", "--tls"],
+        ] {
+            let found = paths(ruled_out).unwrap();
+            assert_eq!(found.len(), 1, "{ruled_out:?}");
+            assert_eq!(found[0].address.ip().to_string(), "127.0.0.1");
+        }
+        let error = paths(&["-a", "::1", "-w", "127.0.0.1"]).unwrap_err();
+        assert!(error.is::<crate::print::WrongArguments>(), "{error}");
+        // An interface that is away may come back.
+        let found = paths(&["-a", "127.0.0.1", "--path", "127.0.0.2,host-traddr=192.0.2.77"]).unwrap();
+        assert_eq!(found.len(), 2);
+        assert!(paths(&["-a", "127.0.0.2", "-w", "192.0.2.77"]).is_err());
     }
 
     #[test]

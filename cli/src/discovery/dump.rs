@@ -1,6 +1,6 @@
 //! nvme-cli's `config.json` of what was connected to, as `--dump-config` prints it.
 
-use super::engine::Subsystem;
+use super::engine::{Subsystem, SubsystemPath};
 use nvme_proto::Nqn;
 use nvmf_initiator::HostIdentity;
 use serde_json::{Map, Value, json};
@@ -33,19 +33,17 @@ pub(crate) fn config(host: &HostIdentity, subsystems: &[Subsystem]) -> Value {
 }
 
 fn subsystem(subsystem: &Subsystem) -> Value {
-    let options: Map<String, Value> = subsystem
-        .options
-        .iter()
-        .filter_map(|option| key(option))
-        .filter(|(key, _)| KEYS.contains(&&**key))
-        .collect();
+    let keys = |options: &[String]| -> Map<String, Value> {
+        options.iter().filter_map(|option| key(option)).filter(|(key, _)| KEYS.contains(&&**key)).collect()
+    };
     let is_discovery = subsystem.nqn == Nqn::DISCOVERY.as_str();
-    let ports = subsystem.places.iter().map(|place| {
+    let ports = subsystem.paths.iter().map(|SubsystemPath { place, options }| {
         let mut port = Map::new();
         port.insert("transport".to_owned(), place.transport.as_str().into());
         port.insert("traddr".to_owned(), place.address.as_str().into());
         port.insert("trsvcid".to_owned(), place.port.to_string().into());
-        port.extend(options.clone());
+        port.extend(keys(&subsystem.options));
+        port.extend(keys(options));
         if is_discovery {
             port.insert("discovery".to_owned(), true.into());
         }
@@ -74,8 +72,10 @@ mod tests {
     fn options_are_keys_of_every_port_and_secrets_are_left_out() {
         let host =
             HostIdentity { nqn: "nqn.2026-11.com.example:host".parse().unwrap(), id: HostId([0x11; 16]) };
-        let place =
-            |address: &str| Place { transport: "tcp".to_owned(), address: address.to_owned(), port: 4420 };
+        let path = |address: &str, options: &[&str]| {
+            let place = Place { transport: "tcp".to_owned(), address: address.to_owned(), port: 4420 };
+            SubsystemPath { place, options: options.iter().map(|&it| it.to_owned()).collect() }
+        };
         let options = [
             "--ctrl-loss-tmo=-1",
             "--hdr-digest",
@@ -87,7 +87,7 @@ mod tests {
             &host,
             &[Subsystem {
                 nqn: "nqn.2026-11.com.example:a".to_owned(),
-                places: vec![place("192.0.2.1"), place("2001:db8::1")],
+                paths: vec![path("192.0.2.1", &[]), path("2001:db8::1", &["--host-traddr=2001:db8::9"])],
                 options: options.map(str::to_owned).to_vec(),
             }],
         );
@@ -95,9 +95,11 @@ mod tests {
             json!({ "transport": "tcp", "traddr": address, "trsvcid": "4420", "ctrl_loss_tmo": -1, "hdr_digest": true,
                     "host_iface": "eth0" })
         };
+        let mut second = port("2001:db8::1");
+        second["host_traddr"] = "2001:db8::9".into();
         let expected = json!([{
             "hostnqn": "nqn.2026-11.com.example:host", "hostid": "11111111-1111-1111-1111-111111111111",
-            "subsystems": [{ "nqn": "nqn.2026-11.com.example:a", "ports": [port("192.0.2.1"), port("2001:db8::1")] }],
+            "subsystems": [{ "nqn": "nqn.2026-11.com.example:a", "ports": [port("192.0.2.1"), second] }],
         }]);
         assert_eq!(dumped, expected);
     }

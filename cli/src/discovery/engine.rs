@@ -5,6 +5,7 @@
 //! it said last counts until it says something else.
 
 use super::policy::Policy;
+use crate::command::PATH_OPTIONS;
 use core::fmt;
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -54,12 +55,75 @@ pub(crate) enum Entry {
     Subsystem { nqn: String, place: Place, tls: bool },
 }
 
-/// A subsystem that is wanted, with all ways to it.
+/// A path to a subsystem: where its controller is, and with which options of its own one connects there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SubsystemPath {
+    pub(crate) place: Place,
+    /// Those of [`PATH_OPTIONS`], by their long names.
+    pub(crate) options: Vec<String>,
+}
+
+/// A subsystem that is wanted, with all paths to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Subsystem {
     pub(crate) nqn: String,
-    pub(crate) places: Vec<Place>,
+    pub(crate) paths: Vec<SubsystemPath>,
+    /// Options for all paths, by their long names.
     pub(crate) options: Vec<String>,
+}
+
+/// A subsystem as one host sees it: as whom, where that is said.
+pub(super) type Seen = (String, Option<String>);
+
+impl SubsystemPath {
+    /// A path there, with those of these options that are a path's and are meant for its transport.
+    pub(crate) fn new(place: Place, options: &[String]) -> Self {
+        let is_meant = |option: &&String| {
+            let name = name(option);
+            PATH_OPTIONS.contains(&name)
+                && (place.transport == "tcp" || ["host-traddr", "tls"].contains(&name))
+        };
+        let options = options.iter().filter(is_meant).cloned().collect();
+        Self { place, options }
+    }
+
+    /// Whether both lead from the same place to the same place.
+    fn is_same(&self, other: &Self) -> bool {
+        let source = |path: &Self| {
+            let is_source = |option: &&String| ["host-traddr", "host-iface"].contains(&name(option));
+            path.options.iter().filter(is_source).cloned().collect::<Vec<_>>()
+        };
+        self.place == other.place && source(self) == source(other)
+    }
+}
+
+impl Subsystem {
+    /// Adds a path that it does not have yet.
+    fn add(&mut self, path: SubsystemPath) {
+        if !self.paths.iter().any(|it| it.is_same(&path)) && self.paths.len() <= PATHS_MAX {
+            self.paths.push(path);
+        }
+    }
+
+    /// As one host sees it.
+    pub(super) fn seen(&self) -> Seen {
+        (self.nqn.clone(), host(&self.options))
+    }
+}
+
+/// The options that are for all paths.
+pub(super) fn of_all_paths(options: &[String]) -> Vec<String> {
+    options.iter().filter(|option| !PATH_OPTIONS.contains(&name(option))).cloned().collect()
+}
+
+/// The host that options name.
+fn host(options: &[String]) -> Option<String> {
+    options.iter().rev().find_map(|option| option.strip_prefix("--hostnqn=")).map(str::to_owned)
+}
+
+/// An option's long name.
+fn name(option: &str) -> &str {
+    option.trim_start_matches('-').split('=').next().unwrap_or_default()
 }
 
 /// A namespace.
@@ -79,7 +143,7 @@ pub(crate) enum Action {
     /// Connect to a subsystem, stay connected, and tell each list of namespaces ([`Engine::on_namespaces`]).
     Watch(Subsystem),
     /// Leave it.
-    Unwatch(String),
+    Unwatch(Seen),
     /// Attach a namespace; then [`Engine::on_attached`].
     Attach(Disk, Subsystem),
     /// Detach it unless it is in use; then [`Engine::on_detached`].
@@ -146,7 +210,7 @@ pub(crate) struct Engine {
     /// Where to begin is known.
     is_configured: bool,
     controllers: BTreeMap<Controller, Followed>,
-    watched: BTreeMap<String, Watched>,
+    watched: BTreeMap<Seen, Watched>,
     disks: BTreeMap<Disk, Managed>,
     actions: VecDeque<Action>,
 }
@@ -228,8 +292,8 @@ impl Engine {
     }
 
     /// The namespaces of a subsystem that is watched.
-    pub(crate) fn on_namespaces(&mut self, now: Duration, nqn: &str, nsids: impl IntoIterator<Item = u32>) {
-        if let Some(watched) = self.watched.get_mut(nqn) {
+    pub(crate) fn on_namespaces(&mut self, now: Duration, seen: &Seen, nsids: impl IntoIterator<Item = u32>) {
+        if let Some(watched) = self.watched.get_mut(seen) {
             watched.nsids = Some(nsids.into_iter().collect());
             self.advance(now);
         }
@@ -327,7 +391,13 @@ impl Engine {
     /// Finds which subsystems are wanted, and the ways to each.
     fn watch(&mut self, now: Duration) {
         let fixed = self.fixed.iter().filter(|it| self.policy.allows(&it.nqn));
-        let mut wanted: BTreeMap<String, Subsystem> = fixed.map(|it| (it.nqn.clone(), it.clone())).collect();
+        let mut wanted: BTreeMap<Seen, Subsystem> = BTreeMap::new();
+        for subsystem in fixed {
+            match wanted.get_mut(&subsystem.seen()) {
+                Some(before) => subsystem.paths.iter().for_each(|path| before.add(path.clone())),
+                None => drop(wanted.insert(subsystem.seen(), subsystem.clone())),
+            }
+        }
         let mut controllers: Vec<_> = self.controllers.iter().collect();
         // The nearest says with which options.
         controllers.sort_by_key(|(_, followed)| followed.depth);
@@ -337,25 +407,26 @@ impl Engine {
                 if !self.policy.allows(nqn) || !self.policy.allows_transport(&place.transport) {
                     continue;
                 }
-                let subsystem = wanted.entry(nqn.clone()).or_insert_with(|| {
-                    let mut options = controller.options.clone();
-                    if *tls && !options.iter().any(|option| option == "--tls" || option == "--concat") {
-                        options.push("--tls".to_owned());
-                    }
-                    Subsystem { nqn: nqn.clone(), places: Vec::new(), options }
+                let options = &controller.options;
+                let subsystem = wanted.entry((nqn.clone(), host(options))).or_insert_with(|| Subsystem {
+                    nqn: nqn.clone(),
+                    paths: Vec::new(),
+                    options: of_all_paths(options),
                 });
-                if !subsystem.places.contains(place) && subsystem.places.len() <= PATHS_MAX {
-                    subsystem.places.push(place.clone());
+                let mut path = SubsystemPath::new(place.clone(), options);
+                if *tls && !options.iter().any(|option| option == "--tls" || option == "--concat") {
+                    path.options.push("--tls".to_owned());
                 }
+                subsystem.add(path);
             }
         }
-        let gone: Vec<_> = self.watched.keys().filter(|nqn| !wanted.contains_key(*nqn)).cloned().collect();
-        for nqn in gone {
-            self.watched.remove(&nqn);
-            self.actions.push_back(Action::Unwatch(nqn));
+        let gone: Vec<_> = self.watched.keys().filter(|seen| !wanted.contains_key(*seen)).cloned().collect();
+        for seen in gone {
+            self.watched.remove(&seen);
+            self.actions.push_back(Action::Unwatch(seen));
         }
-        for (nqn, subsystem) in wanted {
-            match self.watched.get_mut(&nqn) {
+        for (seen, subsystem) in wanted {
+            match self.watched.get_mut(&seen) {
                 Some(watched) if watched.subsystem == subsystem => {}
                 // It has another way: whoever attaches from now on takes it.
                 Some(watched) => {
@@ -363,7 +434,7 @@ impl Engine {
                     self.actions.push_back(Action::Watch(subsystem));
                 }
                 None => {
-                    self.watched.insert(nqn, Watched { subsystem: subsystem.clone(), nsids: None });
+                    self.watched.insert(seen, Watched { subsystem: subsystem.clone(), nsids: None });
                     self.actions.push_back(Action::Watch(subsystem));
                 }
             }
@@ -376,15 +447,20 @@ impl Engine {
         self.is_configured && self.controllers.values().all(|followed| followed.log.is_some())
     }
 
+    /// The subsystem that has a disk, as the first host that sees it does.
+    fn subsystem(&self, disk: &Disk) -> Option<&Subsystem> {
+        let of = |watched: &&Watched| watched.nsids.as_ref().is_none_or(|nsids| nsids.contains(&disk.nsid));
+        let here = self.watched.iter().filter(|((nqn, _), _)| *nqn == disk.nqn).map(|(_, watched)| watched);
+        here.filter(of).min_by_key(|watched| watched.nsids.is_none()).map(|watched| &watched.subsystem)
+    }
+
     /// Whether a disk is to be attached; also one of which nothing new is known.
     fn is_wanted(&self, disk: &Disk) -> bool {
-        self.watched
-            .get(&disk.nqn)
-            .is_some_and(|watched| watched.nsids.as_ref().is_none_or(|nsids| nsids.contains(&disk.nsid)))
+        self.subsystem(disk).is_some()
     }
 
     fn advance(&mut self, now: Duration) {
-        for (nqn, watched) in &self.watched {
+        for ((nqn, _), watched) in &self.watched {
             for &nsid in watched.nsids.iter().flatten() {
                 let disk = Disk { nqn: nqn.clone(), nsid };
                 let phase = Phase::Waits { until: now, failures: 0 };
@@ -392,18 +468,18 @@ impl Engine {
             }
         }
         let is_known = self.is_known();
-        let wanted: BTreeSet<_> = self.disks.keys().filter(|disk| self.is_wanted(disk)).cloned().collect();
+        let wanted = |disk: &Disk| Some((disk.clone(), self.subsystem(disk)?.clone()));
+        let wanted: BTreeMap<_, _> = self.disks.keys().filter_map(wanted).collect();
         let mut actions = Vec::new();
         self.disks.retain(|disk, managed| {
-            let is_wanted = wanted.contains(disk);
+            let subsystem = wanted.get(disk);
             match &mut managed.phase {
-                Phase::Waits { .. } | Phase::Dismissed if !is_wanted => return false,
+                Phase::Waits { .. } | Phase::Dismissed if subsystem.is_none() => return false,
                 Phase::Waits { until, failures } if *until <= now => {
                     managed.phase = Phase::Attaching { failures: *failures };
-                    let subsystem = self.watched[&disk.nqn].subsystem.clone();
-                    actions.push(Action::Attach(disk.clone(), subsystem));
+                    actions.extend(subsystem.map(|it| Action::Attach(disk.clone(), it.clone())));
                 }
-                Phase::Attached { gone_since, .. } if is_wanted => *gone_since = None,
+                Phase::Attached { gone_since, .. } if subsystem.is_some() => *gone_since = None,
                 Phase::Attached { gone_since, not_before }
                     if is_known && managed.is_ours && self.policy.detach =>
                 {

@@ -8,6 +8,15 @@ fn place(address: &str) -> Place {
     Place { transport: "tcp".to_owned(), address: address.to_owned(), port: 8009 }
 }
 
+fn path(address: &str, options: &[&str]) -> SubsystemPath {
+    SubsystemPath { place: place(address), options: options.iter().map(|&it| it.to_owned()).collect() }
+}
+
+/// A subsystem as the host of the machine sees it.
+fn seen(nqn: &str) -> Seen {
+    (nqn.to_owned(), None)
+}
+
 fn controller(address: &str) -> Controller {
     Controller { place: place(address), options: vec!["--hdr-digest".to_owned()] }
 }
@@ -39,7 +48,7 @@ fn attached() -> Engine {
     let mut engine = Engine::new(Policy::default());
     engine.on_configured(NOW, [controller("d")], Vec::new());
     engine.on_log(NOW, &controller("d"), vec![subsystem("a", "t")]);
-    engine.on_namespaces(NOW, "a", [1]);
+    engine.on_namespaces(NOW, &seen("a"), [1]);
     assert_eq!(disks(&mut engine), ["+a/1"]);
     engine.on_attached(NOW, &disk("a", 1), true);
     assert!(actions(&mut engine).is_empty() && engine.is_settled());
@@ -91,30 +100,93 @@ fn all_ways_to_a_subsystem_are_its_paths() {
         _ => None,
     });
     let watched = watched.expect("it is watched");
-    assert_eq!(watched.places, [place("t1"), place("t2")]);
-    assert_eq!(watched.options, ["--hdr-digest"]);
+    assert_eq!(watched.paths, [path("t1", &["--hdr-digest"]), path("t2", &["--hdr-digest"])]);
+    assert_eq!(watched.options, [] as [&str; 0]);
+}
+
+/// The subsystem that is to be watched.
+fn watched(engine: &mut Engine) -> Subsystem {
+    let watch = |action| if let Action::Watch(subsystem) = action { Some(subsystem) } else { None };
+    actions(engine).into_iter().find_map(watch).expect("a subsystem is wanted")
 }
 
 #[test]
-fn tls_is_asked_for_where_nothing_else_is_served() {
+fn tls_is_asked_for_on_the_paths_that_have_nothing_else() {
     let mut engine = Engine::new(Policy::default());
     engine.on_configured(NOW, [controller("d")], Vec::new());
-    let entry = Entry::Subsystem { nqn: "a".to_owned(), place: place("t"), tls: true };
-    engine.on_log(NOW, &controller("d"), vec![entry]);
-    let options = actions(&mut engine).into_iter().find_map(|action| match action {
-        Action::Watch(subsystem) => Some(subsystem.options),
-        _ => None,
-    });
-    assert_eq!(options.unwrap(), ["--hdr-digest", "--tls"]);
+    let secure = Entry::Subsystem { nqn: "a".to_owned(), place: place("t2"), tls: true };
+    engine.on_log(NOW, &controller("d"), vec![subsystem("a", "t1"), secure]);
+    let paths = watched(&mut engine).paths;
+    assert_eq!(paths, [path("t1", &["--hdr-digest"]), path("t2", &["--hdr-digest", "--tls"])]);
+}
+
+#[test]
+fn options_of_tcp_are_not_those_of_a_path_over_rdma() {
+    let options =
+        ["--hdr-digest", "--host-iface=eth0", "--tls", "--tls-key-file=key", "--host-traddr=192.0.2.5"];
+    let from = Controller { options: options.map(str::to_owned).to_vec(), ..controller("d") };
+    let mut engine = Engine::new(Policy::default());
+    engine.on_configured(NOW, [from.clone()], Vec::new());
+    let rdma = Place { transport: "rdma".to_owned(), ..place("t") };
+    let entry = Entry::Subsystem { nqn: "a".to_owned(), place: rdma.clone(), tls: false };
+    engine.on_log(NOW, &from, vec![entry, subsystem("a", "t")]);
+    let wanted = watched(&mut engine);
+    assert_eq!(wanted.options, ["--tls-key-file=key"]);
+    // Where TLS is insisted on, what has none is left out when it comes to that.
+    let over_rdma = ["--tls", "--host-traddr=192.0.2.5"].map(str::to_owned).to_vec();
+    assert_eq!(wanted.paths[0], SubsystemPath { place: rdma, options: over_rdma });
+    assert_eq!(
+        wanted.paths[1],
+        path("t", &["--hdr-digest", "--host-iface=eth0", "--tls", "--host-traddr=192.0.2.5"])
+    );
+}
+
+#[test]
+fn paths_of_two_discovery_controllers_lead_from_where_each_is_asked() {
+    let from = |source: &str| {
+        let options = vec![format!("--host-traddr={source}"), "--keep-alive-tmo=9".to_owned()];
+        Controller { place: place(source), options }
+    };
+    let (one, other) = (from("192.0.2.5"), from("198.51.100.5"));
+    let mut engine = Engine::new(Policy::default());
+    engine.on_configured(NOW, [one.clone(), other.clone()], Vec::new());
+    engine.on_log(NOW, &one, vec![subsystem("a", "t1")]);
+    engine.on_log(NOW, &other, vec![subsystem("a", "t2")]);
+    let last = actions(&mut engine).into_iter().rev();
+    let last =
+        last.filter_map(|action| if let Action::Watch(subsystem) = action { Some(subsystem) } else { None });
+    let paths = last.take(1).next().expect("a subsystem is wanted").paths;
+    assert_eq!(
+        paths,
+        [path("t1", &["--host-traddr=192.0.2.5"]), path("t2", &["--host-traddr=198.51.100.5"])]
+    );
+}
+
+#[test]
+fn two_hosts_of_one_file_are_kept_apart() {
+    let of = |host: &str, address: &str| Subsystem {
+        nqn: "a".to_owned(),
+        paths: vec![path(address, &[])],
+        options: vec![format!("--hostnqn={host}")],
+    };
+    let (one, other) = (of("h1", "t1"), of("h2", "t2"));
+    let mut engine = Engine::new(Policy::default());
+    engine.on_configured(NOW, [], vec![one.clone(), other.clone()]);
+    assert_eq!(actions(&mut engine), [Action::Watch(one.clone()), Action::Watch(other.clone())]);
+    // Each sees namespaces of its own, and both see one.
+    engine.on_namespaces(NOW, &one.seen(), [1, 2]);
+    engine.on_namespaces(NOW, &other.seen(), [2, 3]);
+    let attach = |nsid, as_whom: &Subsystem| Action::Attach(disk("a", nsid), as_whom.clone());
+    assert_eq!(actions(&mut engine), [attach(1, &one), attach(2, &one), attach(3, &other)]);
 }
 
 #[test]
 fn what_appears_is_attached_and_what_was_removed_is_detached_after_a_while() {
     let mut engine = attached();
-    engine.on_namespaces(NOW, "a", [1, 2]);
+    engine.on_namespaces(NOW, &seen("a"), [1, 2]);
     assert_eq!(disks(&mut engine), ["+a/2"]);
     engine.on_attached(NOW, &disk("a", 2), true);
-    engine.on_namespaces(NOW, "a", [2]);
+    engine.on_namespaces(NOW, &seen("a"), [2]);
     assert!(disks(&mut engine).is_empty(), "it may come back");
     assert_eq!(until(&mut engine, NOW + Duration::from_secs(29)), Vec::<String>::new());
     assert_eq!(until(&mut engine, NOW + Duration::from_secs(31)), ["-a/1"]);
@@ -135,10 +207,10 @@ fn target_that_starts_again_loses_no_disk() {
         now += Duration::from_secs(20);
         assert_eq!(until(&mut engine, now), Vec::<String>::new());
         engine.on_log(now, &controller("d"), vec![subsystem("a", "t")]);
-        engine.on_namespaces(now, "a", []);
+        engine.on_namespaces(now, &seen("a"), []);
         now += Duration::from_secs(20);
         assert_eq!(until(&mut engine, now), Vec::<String>::new());
-        engine.on_namespaces(now, "a", [1]);
+        engine.on_namespaces(now, &seen("a"), [1]);
         assert!(disks(&mut engine).is_empty(), "it is attached still");
     }
     assert_eq!(engine.counts(), (1, 1));
@@ -147,7 +219,7 @@ fn target_that_starts_again_loses_no_disk() {
 #[test]
 fn disk_in_use_stays_until_it_is_not() {
     let mut engine = attached();
-    engine.on_namespaces(NOW, "a", []);
+    engine.on_namespaces(NOW, &seen("a"), []);
     let mut now = NOW + Duration::from_secs(30);
     for _ in 0..3 {
         assert_eq!(until(&mut engine, now), ["-a/1"]);
@@ -165,7 +237,7 @@ fn attach_that_fails_is_tried_again_ever_more_seldom() {
     let mut engine = Engine::new(Policy::default());
     engine.on_configured(NOW, [controller("d")], Vec::new());
     engine.on_log(NOW, &controller("d"), vec![subsystem("a", "t")]);
-    engine.on_namespaces(NOW, "a", [1]);
+    engine.on_namespaces(NOW, &seen("a"), [1]);
     assert_eq!(disks(&mut engine), ["+a/1"]);
     let (mut now, mut delays) = (NOW, Vec::new());
     for _ in 0..8 {
@@ -179,7 +251,7 @@ fn attach_that_fails_is_tried_again_ever_more_seldom() {
     assert_eq!(delays, [2, 4, 8, 16, 32, 64, 120, 120]);
     // What is no more wanted is not tried.
     engine.on_attached(now, &disk("a", 1), false);
-    engine.on_namespaces(now, "a", []);
+    engine.on_namespaces(now, &seen("a"), []);
     assert_eq!((engine.poll_timeout(), disks(&mut engine)), (None, Vec::new()));
 }
 
@@ -188,7 +260,7 @@ fn policy_decides_and_its_change_counts_at_once() {
     let mut engine = attached();
     let entries = vec![subsystem("a", "t"), subsystem("b", "t")];
     engine.on_log(NOW, &controller("d"), entries);
-    engine.on_namespaces(NOW, "b", [1]);
+    engine.on_namespaces(NOW, &seen("b"), [1]);
     assert_eq!(disks(&mut engine), ["+b/1"]);
     engine.on_attached(NOW, &disk("b", 1), true);
     let denied = Policy::read_text("deny = [\"a\"]\ndetach_delay_s = 0");
@@ -210,7 +282,7 @@ fn disk_of_somebody_else_is_not_attached_again_nor_detached() {
     assert_eq!(until(&mut engine, NOW + Duration::from_secs(3600)), Vec::<String>::new());
     let now = NOW + Duration::from_secs(3600);
     engine.on_log(now, &controller("d"), vec![subsystem("a", "t")]);
-    engine.on_namespaces(now, "a", [3]);
+    engine.on_namespaces(now, &seen("a"), [3]);
     assert_eq!(disks(&mut engine), ["+a/3"]);
     engine.on_attached(now, &disk("a", 3), true);
     assert_eq!(until(&mut engine, now + Duration::from_secs(60)), ["-a/2", "-z/1"]);
@@ -222,19 +294,19 @@ fn disk_that_a_person_detached_stays_away_until_it_was_gone() {
     engine.on_listed(&BTreeSet::from([disk("a", 1)]));
     assert_eq!(engine.counts(), (1, 1));
     engine.on_listed(&BTreeSet::new());
-    engine.on_namespaces(NOW, "a", [1]);
+    engine.on_namespaces(NOW, &seen("a"), [1]);
     assert!(disks(&mut engine).is_empty());
-    engine.on_namespaces(NOW, "a", []);
-    engine.on_namespaces(NOW, "a", [1]);
+    engine.on_namespaces(NOW, &seen("a"), []);
+    engine.on_namespaces(NOW, &seen("a"), [1]);
     assert_eq!(disks(&mut engine), ["+a/1"]);
 }
 
 #[test]
 fn subsystem_that_is_named_itself_needs_no_discovery_controller() {
     let mut engine = Engine::new(Policy::default());
-    let named = Subsystem { nqn: "a".to_owned(), places: vec![place("t")], options: Vec::new() };
+    let named = Subsystem { nqn: "a".to_owned(), paths: vec![path("t", &[])], options: Vec::new() };
     engine.on_configured(NOW, [], vec![named.clone()]);
     assert_eq!(actions(&mut engine), [Action::Watch(named)]);
-    engine.on_namespaces(NOW, "a", [7]);
+    engine.on_namespaces(NOW, &seen("a"), [7]);
     assert_eq!(disks(&mut engine), ["+a/7"]);
 }

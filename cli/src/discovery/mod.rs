@@ -19,7 +19,7 @@ mod service;
 mod sources;
 
 pub(crate) use dump::config;
-pub(crate) use engine::{Controller, Place, Subsystem};
+pub(crate) use engine::{Controller, Place, Subsystem, SubsystemPath};
 pub(crate) use mdns::{Announced, Browser};
 pub(crate) use policy::Policy;
 pub(crate) use service::{Begin, Outcome, attach_all, follow};

@@ -1,6 +1,6 @@
 //! Doing what the engine wants: connections to discovery controllers and subsystems, disks attached and detached.
 
-use super::engine::{Action, Controller, Detached, Disk, Engine, Entry, Subsystem};
+use super::engine::{Action, Controller, Detached, Disk, Engine, Entry, Seen, Subsystem};
 use super::entries::entries;
 use super::mdns::{Announced, Browser};
 use super::policy::Policy;
@@ -53,7 +53,7 @@ pub(crate) struct Outcome {
 /// What happened.
 enum Event {
     Log(Controller, Vec<Entry>),
-    Namespaces(String, Vec<u32>),
+    Namespaces(Seen, Vec<u32>),
     Attached(Disk, Result<Box<Attachment>>),
     Detached(Disk, Detached),
     /// A controller or a subsystem cannot be reached.
@@ -159,7 +159,7 @@ struct Service {
     /// Discovery controllers that are announced on the network, by kind.
     announced: BTreeMap<&'static str, Vec<super::engine::Place>>,
     followed: HashMap<Controller, JoinHandle<()>>,
-    watched: HashMap<String, JoinHandle<()>>,
+    watched: HashMap<Seen, JoinHandle<()>>,
     /// Subsystems that some controller lists, or that are named.
     wanted: BTreeSet<String>,
     tell: UnboundedSender<Event>,
@@ -227,7 +227,7 @@ impl Service {
         let now = self.start.elapsed();
         match event {
             Event::Log(controller, log) => self.engine.on_log(now, &controller, log),
-            Event::Namespaces(nqn, nsids) => self.engine.on_namespaces(now, &nqn, nsids),
+            Event::Namespaces(seen, nsids) => self.engine.on_namespaces(now, &seen, nsids),
             Event::Attached(disk, Ok(attached)) => {
                 if self.follows {
                     tracing::info!("attached {attached}");
@@ -281,14 +281,14 @@ impl Service {
                 }
                 Action::Watch(subsystem) => {
                     self.wanted.insert(subsystem.nqn.clone());
-                    let nqn = subsystem.nqn.clone();
+                    let seen = subsystem.seen();
                     let task = tokio::spawn(watch(subsystem, self.follows, self.tell.clone()));
-                    if let Some(before) = self.watched.insert(nqn, task) {
+                    if let Some(before) = self.watched.insert(seen, task) {
                         before.abort();
                     }
                 }
-                Action::Unwatch(nqn) => {
-                    if let Some(task) = self.watched.remove(&nqn) {
+                Action::Unwatch(seen) => {
+                    if let Some(task) = self.watched.remove(&seen) {
                         task.abort();
                     }
                 }
@@ -407,7 +407,7 @@ async fn follow_controller(controller: Controller, follows: bool, tell: Unbounde
 
 /// Stays connected to a subsystem, and tells its namespaces: at once and whenever they change. Or tells them once.
 async fn watch(subsystem: Subsystem, follows: bool, tell: UnboundedSender<Event>) {
-    let nqn = subsystem.nqn.clone();
+    let (nqn, seen) = (subsystem.nqn.clone(), subsystem.seen());
     let mut delay = RETRY_DELAY;
     let mut before = String::new();
     loop {
@@ -424,14 +424,14 @@ async fn watch(subsystem: Subsystem, follows: bool, tell: UnboundedSender<Event>
                 (delay, before) = (RETRY_DELAY, String::new());
                 let mut changes = connection.changes();
                 let said = || connection.namespaces().iter().map(|namespace| namespace.nsid.0).collect();
-                let _ = tell.send(Event::Namespaces(nqn.clone(), said()));
+                let _ = tell.send(Event::Namespaces(seen.clone(), said()));
                 if !follows {
                     return connection.close().await;
                 }
                 loop {
                     match changes.next().await {
                         Change::Namespaces => {
-                            let _ = tell.send(Event::Namespaces(nqn.clone(), said()));
+                            let _ = tell.send(Event::Namespaces(seen.clone(), said()));
                         }
                         Change::State(nvmf_initiator::ConnectionState::Lost) => break,
                         _ => {}
@@ -447,7 +447,7 @@ async fn watch(subsystem: Subsystem, follows: bool, tell: UnboundedSender<Event>
             }
         }
         if !follows {
-            let _ = tell.send(Event::Namespaces(nqn.clone(), Vec::new()));
+            let _ = tell.send(Event::Namespaces(seen.clone(), Vec::new()));
             return;
         }
         sleep(delay).await;

@@ -1,21 +1,35 @@
 //! Where discovery begins: nvme-cli's `discovery.conf` and `config.json`, and the options of a call.
 
-use super::engine::{Controller, Disk, Place, Subsystem};
+use super::engine::{Controller, Disk, Place, Subsystem, SubsystemPath, of_all_paths};
 use crate::command::TargetArguments;
+use crate::connect::Transport;
+use crate::print::chain;
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::parser::ValueSource;
-use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
+use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, ValueEnum};
 use nvme_proto::Nqn;
 use nvmf_initiator::Options;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// Options of a line in `discovery.conf` that say nothing here: discovery controllers are followed by `nvmf discoverd`.
 const WITHOUT_MEANING: [&str; 5] = ["--persistent", "-p", "--quiet", "--force", "--matching"];
+/// Keys of a port in `config.json` that say nothing here.
+const WITHOUT_MEANING_IN_JSON: [&str; 7] = [
+    "discovery",
+    "persistent",
+    "duplicate_connect",
+    "nr_poll_queues",
+    "tls_key",
+    "keyring",
+    "tls_configured_key",
+];
+/// Keys of a host in it that are options for its subsystems.
+const OF_HOST: [&str; 4] = ["hostnqn", "hostid", "dhchap_key", "dhchap_ctrl_key"];
 /// Options that say where a controller is: not to be handed on to others.
-const OF_ONE_PLACE: [&str; 5] = ["transport", "traddr", "trsvcid", "nqn", "paths"];
+const OF_ONE_PLACE: [&str; 6] = ["transport", "traddr", "trsvcid", "nqn", "paths", "config"];
 
 /// nvme-cli's options for a controller, without a command.
 #[derive(Parser)]
@@ -25,6 +39,9 @@ struct Call {
     target: TargetArguments,
     #[arg(short = 'n', long)]
     nqn: Option<Nqn>,
+    /// Where secrets among the options are from.
+    #[arg(long, hide = true)]
+    config: Option<PathBuf>,
 }
 
 /// What is found in files.
@@ -32,6 +49,8 @@ struct Call {
 pub(crate) struct Sources {
     pub(crate) controllers: Vec<Controller>,
     pub(crate) subsystems: Vec<Subsystem>,
+    /// What `config.json` says of its hosts, as options.
+    pub(crate) hosts: Vec<Vec<String>>,
 }
 
 /// The options that are given, by their long names, but for those that say where a controller is.
@@ -72,20 +91,34 @@ fn parse(arguments: &[String]) -> Result<(Call, ArgMatches)> {
 }
 
 impl Sources {
+    /// Says beside secrets which file they are from.
+    fn name_file(&mut self, file: &Path) {
+        let controllers = self.controllers.iter_mut().map(|controller| &mut controller.options);
+        let subsystems = self.subsystems.iter_mut().map(|subsystem| &mut subsystem.options);
+        for options in controllers.chain(subsystems).filter(|options| options.iter().any(is_secret)) {
+            options.push(format!("--config={}", file.display()));
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.controllers.is_empty() && self.subsystems.is_empty()
     }
 
-    /// The subsystem with this controller. A host's, if one is said: what another one is told does not count.
-    fn of_host(&self, host: Option<Nqn>, nqn: Nqn, place: &Place) -> Option<&Subsystem> {
-        let is_other = |option: &String| {
-            let named = option.strip_prefix("--hostnqn=");
-            named.zip(host).is_some_and(|(named, host)| named != host.as_str())
+    /// The options for the controller there, else those of its host. Of the host that is said: what another one is told does not
+    /// count.
+    fn of_host(&self, host: Option<Nqn>, nqn: Nqn, place: &Place) -> Option<Vec<String>> {
+        let is_meant = |options: &[String]| {
+            let named = options.iter().find_map(|option| option.strip_prefix("--hostnqn="));
+            named.zip(host).is_none_or(|(named, host)| named == host.as_str())
         };
-        let is_it = |it: &&Subsystem| {
-            it.nqn == nqn.as_str() && it.places.contains(place) && !it.options.iter().any(is_other)
+        let of = |it: &Subsystem| {
+            let path = it.paths.iter().find(|path| path.place == *place)?;
+            Some([&it.options[..], &path.options].concat())
         };
-        self.subsystems.iter().find(is_it)
+        let mut subsystems =
+            self.subsystems.iter().filter(|it| it.nqn == nqn.as_str() && is_meant(&it.options));
+        let host = || self.hosts.iter().find(|options| is_meant(options)).cloned();
+        subsystems.find_map(of).or_else(host)
     }
 
     /// From nvme-cli's files in this folder, as far as they are there. `given` are options of the call: those of a line go before them.
@@ -102,9 +135,10 @@ impl Sources {
         }
         match read(&json)? {
             Some(text) => {
-                let found = config_json(&text, given).with_context(|| json.display().to_string())?;
+                let mut found = config_json(&text, given).with_context(|| json.display().to_string())?;
+                found.name_file(&std::path::absolute(&json)?);
                 sources.controllers.extend(found.controllers);
-                sources.subsystems = found.subsystems;
+                (sources.subsystems, sources.hosts) = (found.subsystems, found.hosts);
             }
             None => ensure!(named.is_none(), "{} is not there", json.display()),
         }
@@ -112,11 +146,18 @@ impl Sources {
     }
 }
 
-/// What nvme-cli's `config.json` says of a controller, as options; none where it does not name it. Of a host, if that is said.
-pub(crate) fn options_of(file: &Path, host: Option<Nqn>, nqn: Nqn, place: &Place) -> Result<Vec<String>> {
+/// What nvme-cli's `config.json` says of a controller, as options, else of its host. `of_path`: also those that are of one path only.
+pub(crate) fn options_of(
+    file: &Path,
+    host: Option<Nqn>,
+    nqn: Nqn,
+    place: &Place,
+    of_path: bool,
+) -> Result<Vec<String>> {
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     let sources = config_json(&text, &[]).with_context(|| file.display().to_string())?;
-    Ok(sources.of_host(host, nqn, place).map(|it| it.options.clone()).unwrap_or_default())
+    let options = sources.of_host(host, nqn, place).unwrap_or_default();
+    Ok(if of_path { options } else { of_all_paths(&options) })
 }
 
 fn read(path: &Path) -> Result<Option<String>> {
@@ -143,7 +184,8 @@ fn discovery_conf(text: &str, given: &[String]) -> Result<Vec<Controller>> {
     Ok(controllers)
 }
 
-/// Hosts, the subsystems of each, and their ports.
+/// Hosts, the subsystems of each, and their ports. What is not understood of one port is left out with a warning: the others are
+/// not worse for it.
 fn config_json(text: &str, given: &[String]) -> Result<Sources> {
     let hosts: Vec<Value> = match serde_json::from_str(text).context("it is not JSON")? {
         Value::Array(hosts) => hosts,
@@ -151,54 +193,80 @@ fn config_json(text: &str, given: &[String]) -> Result<Sources> {
     };
     let mut sources = Sources::default();
     for host in &hosts {
-        let of_host = options(host, &["hostnqn", "hostid"]);
+        let of_host = of_keys(host, Some(&OF_HOST));
+        sources.hosts.push(of_host.clone());
         for subsystem in list(host, "subsystems") {
             let nqn = subsystem.get("nqn").and_then(Value::as_str).unwrap_or(Nqn::DISCOVERY.as_str());
-            let mut places = Vec::new();
-            let mut of_all = Vec::new();
+            let (mut paths, mut of_all) = (Vec::new(), None);
             for port in list(subsystem, "ports") {
-                let of_port = port.as_object().cloned().unwrap_or_default();
-                let arguments = [given, &of_host, &of_ports(&of_port)].concat();
-                let (call, matches) = parse(&arguments).with_context(|| format!("a port of {nqn}"))?;
                 let is_discovery = nqn == Nqn::DISCOVERY.as_str()
                     || port.get("discovery").and_then(Value::as_bool) == Some(true);
-                let (place, options) = (call.target.place(is_discovery)?, self::given(&matches));
-                if is_discovery {
-                    sources.controllers.push(Controller { place, options });
-                } else {
-                    places.push(place);
-                    of_all = options;
+                match config_port(port, is_discovery, &[given, &of_host].concat()) {
+                    Ok((place, options)) if is_discovery => {
+                        sources.controllers.push(Controller { place, options });
+                    }
+                    Ok((place, options)) => {
+                        paths.push(SubsystemPath::new(place, &options));
+                        of_all.get_or_insert_with(|| of_all_paths(&options));
+                    }
+                    Err(error) => {
+                        let address = port.get("traddr").and_then(Value::as_str).unwrap_or("?");
+                        tracing::warn!("the port {address} of {nqn} is left out: {}", chain(&error));
+                    }
                 }
             }
-            if !places.is_empty() {
-                sources.subsystems.push(Subsystem { nqn: nqn.to_owned(), places, options: of_all });
+            if let Some(options) = of_all {
+                sources.subsystems.push(Subsystem { nqn: nqn.to_owned(), paths, options });
             }
         }
     }
     Ok(sources)
 }
 
+/// Where a port is, and its options beside these.
+fn config_port(port: &Value, is_discovery: bool, options: &[String]) -> Result<(Place, Vec<String>)> {
+    let transport = port.get("transport").and_then(Value::as_str).unwrap_or_default();
+    ensure!(
+        transport.is_empty() || Transport::from_str(transport, true).is_ok(),
+        "nvmf has no transport `{transport}`, only tcp and rdma"
+    );
+    let (call, matches) = parse(&[options, &of_keys(port, None)].concat())?;
+    Ok((call.target.place(is_discovery)?, given(&matches)))
+}
+
+fn is_secret(option: &String) -> bool {
+    let option =
+        option.strip_prefix("--dhchap-secret=").or_else(|| option.strip_prefix("--dhchap-ctrl-secret="));
+    option.is_some_and(crate::command::is_secret)
+}
+
 fn list<'a>(value: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> + use<'a> {
     value.get(name).and_then(Value::as_array).into_iter().flatten()
 }
 
-fn options(value: &Value, names: &[&str]) -> Vec<String> {
-    let of = |name: &&str| Some(format!("--{name}={}", value.get(*name)?.as_str()?));
-    names.iter().filter_map(of).collect()
-}
-
-/// A port's keys as options. What nvme-cli does not hand on, nor does this.
-fn of_ports(port: &Map<String, Value>) -> Vec<String> {
+/// Keys as options, of these names or all. What nvme-cli does not hand on, nor does this; what nobody knows is left out with a warning.
+fn of_keys(value: &Value, names: Option<&[&str]>) -> Vec<String> {
+    let call = Call::command();
+    let is_known = |name: &str| {
+        let mut arguments = call.get_arguments().filter(|argument| !argument.is_hide_set());
+        arguments.any(|argument| argument.get_long() == Some(name))
+    };
     let mut options = Vec::new();
-    for (key, value) in port {
+    for (key, value) in value.as_object().into_iter().flatten() {
+        if names.is_some_and(|names| !names.contains(&key.as_str()))
+            || WITHOUT_MEANING_IN_JSON.contains(&&**key)
+        {
+            continue;
+        }
         let name = match key.as_str() {
-            "discovery" | "persistent" | "duplicate_connect" | "nr_poll_queues" | "tls_key" | "keyring" => {
-                continue;
-            }
             "dhchap_key" => "dhchap-secret".to_owned(),
             "dhchap_ctrl_key" => "dhchap-ctrl-secret".to_owned(),
             key => key.replace('_', "-"),
         };
+        if !is_known(&name) {
+            tracing::warn!("`{key}` means nothing to nvmf: it is left out");
+            continue;
+        }
         match value {
             Value::Bool(true) => options.push(format!("--{name}")),
             Value::String(text) => options.push(format!("--{name}={text}")),
@@ -214,13 +282,15 @@ impl Place {
         let Self { transport, address, port } = self;
         [format!("--transport={transport}"), format!("--traddr={address}"), format!("--trsvcid={port}")]
     }
+}
 
+impl SubsystemPath {
     /// As `--path` takes it.
-    fn path(&self) -> String {
-        let Self { transport, address, port } = self;
-        let is_v6 = address.contains(':');
-        let address = if is_v6 { format!("[{address}]") } else { address.clone() };
-        format!("--path={address}:{port}/{transport}")
+    pub(super) fn text(&self) -> String {
+        let Place { transport, address, port } = &self.place;
+        let address = if address.contains(':') { format!("[{address}]") } else { address.clone() };
+        let own = self.options.iter().map(|option| option.replacen("--", ",", 1)).collect::<String>();
+        format!("{address}:{port}/{transport}{own}")
     }
 }
 
@@ -234,9 +304,13 @@ impl Controller {
 
 impl Subsystem {
     fn arguments(&self) -> Vec<String> {
-        let first = self.places.first().into_iter().flat_map(Place::arguments);
-        let others = self.places.iter().skip(1).map(Place::path);
-        first.chain(others).chain(self.options.iter().cloned()).collect()
+        let mut paths = self.paths.iter().peekable();
+        // What that of `--traddr` has is for the others, too.
+        let plain = paths.next_if(|path| path.options.is_empty());
+        let first = plain.into_iter().flat_map(|path| path.place.arguments());
+        let first = first.collect::<Vec<_>>();
+        let further = paths.map(|path| format!("--path={}", path.text()));
+        first.into_iter().chain(further).chain(self.options.iter().cloned()).collect()
     }
 
     /// How to connect to it.
@@ -245,9 +319,13 @@ impl Subsystem {
         parse(&self.arguments())?.0.target.options(nqn)
     }
 
-    /// The options of `nvmf attach` for one of its namespaces.
+    /// The options of `nvmf attach` for one of its namespaces. Secrets that a file has are read there again: others see a command's
+    /// arguments.
     pub(crate) fn attach(&self, disk: &Disk) -> Vec<String> {
         let mut arguments = self.arguments();
+        if arguments.iter().any(|option| option.starts_with("--config=")) {
+            arguments.retain(|option| !is_secret(option));
+        }
         arguments.extend([format!("--nqn={}", disk.nqn), format!("--nsid={}", disk.nsid)]);
         arguments
     }
@@ -288,14 +366,88 @@ mod tests {
         let found = config_json(text, &[]).unwrap();
         assert_eq!(found.controllers[0].place, place("tcp", "192.0.2.1", 8009));
         let subsystem = &found.subsystems[0];
-        assert_eq!(subsystem.places, [place("tcp", "192.0.2.1", 4420), place("tcp", "2001:db8::2", 4421)]);
+        let places: Vec<_> = subsystem.paths.iter().map(|path| path.place.clone()).collect();
+        assert_eq!(places, [place("tcp", "192.0.2.1", 4420), place("tcp", "2001:db8::2", 4421)]);
         assert!(subsystem.options.contains(&"--ctrl-loss-tmo=-1".to_owned()), "{:?}", subsystem.options);
         let arguments = subsystem.attach(&Disk { nqn: subsystem.nqn.clone(), nsid: 3 });
-        assert!(arguments.contains(&"--path=[2001:db8::2]:4421/tcp".to_owned()), "{arguments:?}");
-        assert!(arguments.contains(&"--nsid=3".to_owned()) && arguments.contains(&"--hdr-digest".to_owned()));
-        for broken in ["", "{}", "[{\"subsystems\":[{\"nqn\":\"a\",\"ports\":[{\"transport\":\"fc\"}]}]}]"] {
+        let path = "--path=[2001:db8::2]:4421/tcp,hdr-digest".to_owned();
+        assert!(arguments.contains(&path) && arguments.contains(&"--nsid=3".to_owned()), "{arguments:?}");
+        for broken in ["", "{}"] {
             assert!(config_json(broken, &[]).is_err(), "{broken}");
         }
+    }
+
+    /// A host with one subsystem, with these ports.
+    fn config(host: &str, ports: &Value) -> Sources {
+        let mut config: Value = serde_json::from_str(host).unwrap();
+        config["subsystems"] = serde_json::json!([{ "nqn": "nqn.2026-11.com.example:a", "ports": ports }]);
+        config_json(&serde_json::json!([config]).to_string(), &[]).unwrap()
+    }
+
+    const HOST: &str = r#"{"hostnqn":"nqn.2026-11.com.example:host"}"#;
+
+    #[test]
+    fn each_port_has_options_of_its_own() {
+        let ports = serde_json::json!([
+            { "transport": "tcp", "traddr": "192.0.2.1", "trsvcid": "4420", "host_traddr": "192.0.2.5", "keep_alive_tmo": 7 },
+            { "transport": "tcp", "traddr": "198.51.100.1", "trsvcid": "4421", "host_iface": "eth1", "tls": true },
+            { "transport": "rdma", "traddr": "203.0.113.1", "trsvcid": "4420", "keep_alive_tmo": 9 },
+        ]);
+        let found = config(HOST, &ports);
+        let arguments = found.subsystems[0].arguments();
+        assert_eq!(
+            arguments,
+            [
+                "--path=192.0.2.1:4420/tcp,host-traddr=192.0.2.5",
+                "--path=198.51.100.1:4421/tcp,host-iface=eth1,tls",
+                "--path=203.0.113.1:4420/rdma",
+                "--hostnqn=nqn.2026-11.com.example:host",
+                "--keep-alive-tmo=7"
+            ],
+            "what is of the whole connection is as the first has it"
+        );
+        parse(&arguments).expect("arguments of a call");
+        let nqn = "nqn.2026-11.com.example:a".parse().unwrap();
+        let meant = found.of_host(None, nqn, &place("tcp", "198.51.100.1", 4421)).unwrap();
+        assert!(
+            meant.contains(&"--tls".to_owned()) && !meant.contains(&"--host-traddr=192.0.2.5".to_owned())
+        );
+    }
+
+    #[test]
+    fn port_or_key_that_is_not_known_leaves_the_others_as_they_are() {
+        let ports = serde_json::json!([
+            { "transport": "fc", "traddr": "nn-0x10:pn-0x20", "host_traddr": "nn-0x11:pn-0x21" },
+            { "transport": "tcp", "traddr": "192.0.2.1", "trsvcid": "no port" },
+            { "transport": "tcp", "traddr": "192.0.2.2", "tls_key_identity": "NVMe1R01 x y", "of_2030": [1], "hdr_digest": true },
+            { "transport": "loop" },
+        ]);
+        let found = config(HOST, &ports);
+        let paths: Vec<_> = found.subsystems[0].paths.iter().map(SubsystemPath::text).collect();
+        assert_eq!(paths, ["192.0.2.2:4420/tcp,hdr-digest"]);
+        assert_eq!(config(HOST, &serde_json::json!([{ "transport": "fc" }])).subsystems, []);
+    }
+
+    #[test]
+    fn key_of_the_host_is_that_of_its_ports_unless_they_have_their_own() {
+        let host = r#"{"hostnqn":"nqn.2026-11.com.example:host","dhchap_key":"DHHC-1:00:host","dhchap_ctrl_key":"DHHC-1:00:ctrl"}"#;
+        let ports = serde_json::json!([{ "transport": "tcp", "traddr": "192.0.2.1" }]);
+        let mut found = config(host, &ports);
+        let secrets = ["--dhchap-secret=DHHC-1:00:host", "--dhchap-ctrl-secret=DHHC-1:00:ctrl"];
+        let has = |options: &[String], secret: &str| options.iter().any(|option| option == secret);
+        assert!(secrets.iter().all(|secret| has(&found.subsystems[0].options, secret)));
+        let (other, nqn) = (place("tcp", "192.0.2.9", 4420), "nqn.2026-11.com.example:b".parse().unwrap());
+        let said = found.of_host(None, nqn, &other).unwrap();
+        assert!(secrets.iter().all(|secret| has(&said, secret)), "of a controller that is not in the file");
+        found.name_file(Path::new("/etc/nvme/config.json"));
+        let disk = Disk { nqn: "nqn.2026-11.com.example:a".to_owned(), nsid: 1 };
+        let arguments = found.subsystems[0].attach(&disk);
+        assert!(
+            has(&arguments, "--config=/etc/nvme/config.json") && !arguments.iter().any(is_secret),
+            "{arguments:?}"
+        );
+        let own = serde_json::json!([{ "transport": "tcp", "traddr": "192.0.2.1", "dhchap_key": "DHHC-1:00:port" }]);
+        assert!(has(&config(host, &own).subsystems[0].options, "--dhchap-secret=DHHC-1:00:port"));
     }
 
     #[test]
@@ -312,7 +464,7 @@ mod tests {
         let sources = config_json(&format!("[{},{}]", of("a", 11), of("b", 22)), &[]).unwrap();
         let said = |host| {
             let found = sources.of_host(host, nqn("disk"), &place("tcp", "192.0.2.1", 4420))?;
-            found.options.iter().find(|option| option.contains("keep-alive")).cloned()
+            found.into_iter().find(|option| option.contains("keep-alive"))
         };
         assert_eq!(said(Some(nqn("a"))).as_deref(), Some("--keep-alive-tmo=11"));
         assert_eq!(said(Some(nqn("b"))).as_deref(), Some("--keep-alive-tmo=22"));
