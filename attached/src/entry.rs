@@ -54,6 +54,9 @@ pub struct Attachment {
     /// The paths to it: that of `address` first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<AttachedPath>,
+    /// Paths that it was given after it was attached, as `nvmf add-path` names them: whoever takes it over has them, too.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub added_paths: Vec<String>,
     /// What the kernel has on record for its device, so that it is not taken for another's of the same number.
     pub mark: u64,
     /// The namespace that was asked for by number.

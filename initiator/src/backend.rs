@@ -6,7 +6,7 @@ use crate::driver::{
 use crate::log::Log;
 use crate::sleep::{arm, sleep};
 use crate::transport::{AnyTransport, Transport};
-use crate::{ConnectionState, Error, Options};
+use crate::{ConnectionState, Error, Options, PathOptions};
 use core::time::Duration;
 use nvme_proto::{Nqn, Nsid};
 use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Full, Geometry, RegionId, Tag};
@@ -60,6 +60,24 @@ impl RemoteBackend<AnyTransport> {
         let factory: Factory<AnyTransport> = Box::new(options.transport_factory());
         let (transport, more_paths) = (options.open_transport()?, options.more_paths());
         Self::resume_paths(transport, Some(factory), more_paths, options, disk, impacted)
+    }
+
+    /// Adds a path to the same subsystem beside those that there are, at any time: it is connected as the others are, with what
+    /// these options, those of the backend, say of every path. [`RemoteBackend::paths`] has it last.
+    ///
+    /// # Errors
+    /// When there are too many paths, or the system lacks a resource.
+    pub fn add_path(&mut self, options: &Options, path: &PathOptions) -> Result<(), Error> {
+        let mut one = options.clone();
+        one.paths = vec![path.clone()];
+        for (route, mut factory) in one.more_paths() {
+            let transport = factory().map_err(system)?;
+            self.driver
+                .add_path(transport, route, Some(factory), self.start.elapsed())
+                .map_err(|error| cannot_start(options, error))?;
+        }
+        self.happened += 1;
+        Ok(())
     }
 }
 

@@ -648,3 +648,104 @@ fn connect_takes_and_prints_nvme_clis_configuration_and_disconnect_all_a_transpo
     detach_all("tcp");
     rig.target.stop().expect("a clean stop");
 }
+
+#[test]
+fn target_that_moved_is_found_again_by_discovery_also_by_another_server() {
+    let mut it = Rig::start("moved", 1);
+    let service = Service::start(&it, "as = \"socket\"\n");
+    process::until_within("it is attached", PATIENCE, || it.nsids() == [1]).expect("it is");
+    let mut client = client(&it.disks()[0]);
+    client.write(0, &[1; 4096]).expect("written");
+    let port = process::free_port().expect("a port");
+    it.ctl(&["listener", "add", &format!("127.0.0.1:{port}"), "--transport", "tcp"]);
+    let is_over = |path: &Value| path["address"].as_str().is_some_and(|at| at.ends_with(&format!(":{port}")));
+    let live = || {
+        it.disks()[0]["paths"]
+            .as_array()
+            .is_some_and(|all| all.iter().any(|it| is_over(it) && it["state"] == "live"))
+    };
+    process::until_within("the disk has the new path", PATIENCE, live)
+        .unwrap_or_else(|_| panic!("{:?}", it.disks()));
+    // A server that takes over has it, too.
+    let pid = || it.disks()[0]["pid"].as_u64();
+    let before = pid();
+    process::signal(u32::try_from(before.expect("a server")).expect("a number"), "KILL").expect("it runs");
+    process::until_within("another serves it", PATIENCE, || pid() != before && pid().is_some() && live())
+        .unwrap_or_else(|_| panic!("{:?}", it.disks()));
+    // The target is at the new address only.
+    it.target.kill().expect("it ran");
+    let config = it.site.path("target.toml");
+    let text = std::fs::read_to_string(&config).expect("the configuration");
+    let old = format!(":{}\"", it.site.address.port());
+    let moved = text.replace(&old, &format!(":{port}\""));
+    std::fs::write(&config, moved).expect("a configuration");
+    it.site.address.set_port(port);
+    it.target = it.site.serve().expect("a target");
+    client.write(4096, &[2; 4096]).expect("written");
+    let mut data = [0; 8192];
+    client.read(0, &mut data).expect("read");
+    assert!(data[..4096] == [1; 4096] && data[4096..] == [2; 4096]);
+    service.stop();
+    drop(client);
+    it.detach_all();
+    it.target.stop().expect("a clean stop");
+}
+
+#[test]
+fn each_port_of_a_file_is_reached_as_it_says() {
+    let it = Rig::start("ports", 1);
+    let ports = [(it.site.address.port(), "127.0.0.5"), (it.second_port, "127.0.0.6")];
+    let port = |(port, source): (u16, &str)| serde_json::json!({ "transport": "tcp", "traddr": "127.0.0.1", "trsvcid": port.to_string(), "host_traddr": source });
+    let unknown = serde_json::json!({ "transport": "fc", "traddr": "nn-0x10:pn-0x20" });
+    let host = "nqn.2014-08.org.nvmexpress:uuid:11111111-1111-1111-1111-111111111111";
+    let config = serde_json::json!([{ "hostnqn": host, "hostid": "11111111-1111-1111-1111-111111111111", "subsystems":
+        [{ "nqn": it.site.nqn, "ports": [port(ports[0]), unknown, port(ports[1])] }] }]);
+    let file = it.site.path("config.json");
+    std::fs::write(&file, config.to_string()).expect("a file");
+    let file = file.display().to_string();
+    let mut all = it.site.local(&["connect-all", "-J", &file, "--as", "socket"]).expect("nvmf");
+    succeeds(&mut all).expect("attached");
+    let disk = &it.disks()[0];
+    let sources: Vec<_> =
+        disk["paths"].as_array().expect("paths").iter().map(|it| it["source"].as_str()).collect();
+    assert_eq!(sources, [Some("127.0.0.5"), Some("127.0.0.6")], "{disk}");
+    it.detach_all();
+    let connect = [
+        "connect",
+        "-J",
+        &file,
+        "-t",
+        "tcp",
+        "-a",
+        "127.0.0.1",
+        "-s",
+        &ports[1].0.to_string(),
+        "-n",
+        &it.site.nqn,
+    ];
+    succeeds(&mut it.site.local(&[&connect[..], &["--as", "socket"]].concat()).expect("nvmf"))
+        .expect("attached");
+    assert_eq!(it.disks()[0]["paths"][0]["source"].as_str(), Some("127.0.0.6"));
+    it.detach_all();
+    it.target.stop().expect("a clean stop");
+}
+
+#[test]
+fn server_that_does_not_answer_is_said_to() {
+    let it = Rig::start("silent", 1);
+    let disk = it.attach(&[]);
+    let (place, pid) = (disk["socket"].as_str().expect("a socket"), disk["pid"].as_u64().expect("a server"));
+    let pid = u32::try_from(pid).expect("a number");
+    process::signal(pid, "STOP").expect("it runs");
+    fails(&mut it.site.local(&["reconnect", place]).expect("nvmf"), &["does not answer"]).expect("a message");
+    let said = it.site.local(&["doctor"]).expect("nvmf").output().expect("nvmf runs");
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(
+        said.contains("its server does not answer") && said.contains(&format!("kill -CONT {pid}")),
+        "{said}"
+    );
+    process::signal(pid, "CONT").expect("it runs");
+    succeeds(&mut it.site.local(&["reconnect", place]).expect("nvmf")).expect("connected");
+    it.detach_all();
+    it.target.stop().expect("a clean stop");
+}

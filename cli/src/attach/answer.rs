@@ -2,6 +2,8 @@
 
 use super::control::Control;
 use super::counted::Statistics;
+use crate::command::Further;
+use crate::print::chain;
 use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -12,12 +14,13 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader as AsyncBufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 /// How long a question and its answer may take, on both sides.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of a question.
-const QUESTION_MAX: u64 = 256;
+const QUESTION_MAX: u64 = 1024;
 /// Bytes of an answer.
 const ANSWER_MAX: u64 = 1 << 20;
 /// The server has no socket for questions, or does not know this one.
@@ -26,7 +29,7 @@ const OTHER_VERSION: &str = "its server is of another version, which does not kn
 const ASKERS_MAX: usize = 16;
 
 /// What is asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Question {
     /// What it has done.
@@ -35,6 +38,10 @@ pub(crate) enum Question {
     Rescan,
     /// To end its connections and connect again.
     Reset,
+    /// To connect again now what is not connected.
+    Reconnect,
+    /// To use one more path, named as `--path` does.
+    AddPath(String),
 }
 
 /// What it says.
@@ -43,6 +50,8 @@ pub(crate) enum Question {
 enum Answer {
     Statistics(Box<Statistics>),
     Done,
+    /// What was asked for cannot be done.
+    Refused(String),
     /// A question of another version.
     Unknown,
 }
@@ -51,6 +60,7 @@ enum Answer {
 pub(super) struct Answers {
     listener: Option<UnixListener>,
     path: PathBuf,
+    further: Further,
     askers: Arc<Semaphore>,
 }
 
@@ -62,13 +72,13 @@ impl Drop for Answers {
 
 impl Answers {
     /// Listens at this path. Where that cannot be, the disk is served without.
-    pub(super) fn new(path: PathBuf) -> Self {
+    pub(super) fn new(path: PathBuf, further: Further) -> Self {
         // Of a server that was killed.
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).inspect_err(|error| {
             tracing::warn!(%error, "nobody can ask this process what it has done, at {}", path.display());
         });
-        Self { listener: listener.ok(), path, askers: Arc::new(Semaphore::new(ASKERS_MAX)) }
+        Self { listener: listener.ok(), path, further, askers: Arc::new(Semaphore::new(ASKERS_MAX)) }
     }
 
     /// Waits for somebody to ask, and has them answered.
@@ -79,15 +89,15 @@ impl Answers {
             return tokio::time::sleep(Duration::from_millis(100)).await;
         };
         let Ok(place) = Arc::clone(&self.askers).try_acquire_owned() else { return };
-        let control = Arc::clone(control);
+        let (control, further) = (Arc::clone(control), self.further.clone());
         tokio::spawn(async move {
             let _place = place;
-            let _ = timeout(PATIENCE, answer(stream, &control)).await;
+            let _ = timeout(PATIENCE, answer(stream, &control, further)).await;
         });
     }
 }
 
-async fn answer(stream: UnixStream, control: &Control) -> Result<()> {
+async fn answer(stream: UnixStream, control: &Control, further: Further) -> Result<()> {
     let mut stream = AsyncBufReader::new(stream);
     let mut line = String::new();
     (&mut stream).take(QUESTION_MAX).read_line(&mut line).await?;
@@ -100,6 +110,21 @@ async fn answer(stream: UnixStream, control: &Control) -> Result<()> {
         Ok(Question::Reset) => {
             control.reset();
             Answer::Done
+        }
+        Ok(Question::Reconnect) => {
+            control.reconnect();
+            Answer::Done
+        }
+        Ok(Question::AddPath(name)) => {
+            let named = name.clone();
+            // A name may have to be looked up.
+            match spawn_blocking(move || further.path(&named)).await? {
+                Ok(path) => {
+                    control.add_path(name, &path);
+                    Answer::Done
+                }
+                Err(error) => Answer::Refused(chain(&error)),
+            }
         }
         Err(_) => Answer::Unknown,
     };
@@ -125,6 +150,7 @@ pub(super) fn ask(path: &Path, question: Question) -> Result<Option<Statistics>>
     match serde_json::from_str(&line) {
         Ok(Answer::Statistics(statistics)) => Ok(Some(*statistics)),
         Ok(Answer::Done) => Ok(None),
+        Ok(Answer::Refused(reason)) => bail!("{reason}"),
         Ok(Answer::Unknown) => bail!("{OTHER_VERSION}"),
         Err(_) => bail!("its server's answer cannot be read"),
     }

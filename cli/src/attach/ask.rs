@@ -31,7 +31,7 @@ impl Listed {
 
     /// Has the disk's server connect again now, also to a target that was given up, and waits until it has.
     pub(crate) fn reconnect(&self) -> Result<()> {
-        self.signal(Signal::USR1)?;
+        self.ask(Question::Reconnect)?;
         let live = |disk: &Attachment| disk.state == State::Live;
         match self.until(RECONNECT_TIME_MAX, live) {
             Some(disk) if live(&disk) => Ok(()),
@@ -42,6 +42,25 @@ impl Listed {
             ),
             None => bail!("it was detached meanwhile"),
         }
+    }
+
+    /// Has the disk's server use one more path, named as `--path` does, and waits until that is written down.
+    pub(crate) fn add_path(&self, name: &str) -> Result<()> {
+        self.ask(Question::AddPath(name.to_owned()))?;
+        let has = |disk: &Attachment| disk.added_paths.iter().any(|it| it == name);
+        match self.until(RECONNECT_TIME_MAX, has) {
+            Some(disk) if has(&disk) => Ok(()),
+            Some(_) => bail!("its server has not written the path down: its log may say why"),
+            None => bail!("it was detached meanwhile"),
+        }
+    }
+
+    /// Whether its server answers, if it has one.
+    pub(crate) fn answers_now(&self) -> Result<()> {
+        if matches!(self.disk.state, State::Killed | State::Unknown | State::Attaching) {
+            return Ok(());
+        }
+        answer::ask(&self.answers(), Question::Statistics).map(drop)
     }
 
     /// Has the disk's server end its connections and connect again, and waits until it has.

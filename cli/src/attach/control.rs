@@ -3,6 +3,7 @@
 use super::counted::Counters;
 use anyhow::Result;
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nvmf_initiator::PathOptions;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,10 +21,12 @@ pub(super) enum End {
     AtOnce = 3,
 }
 
-/// What the threads are told: how to end, and to connect again.
+/// What the threads are told: how to end, to connect again, and over which other paths.
 #[derive(Debug, Default)]
 pub(super) struct Control {
     end: AtomicU8,
+    /// The paths that were added, as they were named.
+    added: Mutex<Vec<String>>,
     counters: Arc<Counters>,
     lines: Mutex<Vec<Arc<Line>>>,
 }
@@ -34,6 +37,9 @@ pub(super) struct Line {
     reconnect: AtomicBool,
     rescan: AtomicBool,
     reset: AtomicBool,
+    /// There are some in `paths`.
+    add_paths: AtomicBool,
+    paths: Mutex<Vec<PathOptions>>,
     /// The thread was woken; set after that.
     rung: AtomicBool,
     wakeup: EventFd,
@@ -49,7 +55,15 @@ impl Control {
     pub(super) fn line(&self) -> Result<Arc<Line>> {
         let wakeup = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?;
         let off = || AtomicBool::new(false);
-        let line = Arc::new(Line { reconnect: off(), rescan: off(), reset: off(), rung: off(), wakeup });
+        let line = Arc::new(Line {
+            reconnect: off(),
+            rescan: off(),
+            reset: off(),
+            add_paths: off(),
+            paths: Mutex::default(),
+            rung: off(),
+            wakeup,
+        });
         line.wake();
         self.lines.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&line));
         Ok(line)
@@ -72,6 +86,20 @@ impl Control {
     /// Has the threads connect again, also to a target that they gave up.
     pub(super) fn reconnect(&self) {
         self.each(|line| line.set(&line.reconnect));
+    }
+
+    /// Has the threads connect over one more path, which has this name.
+    pub(super) fn add_path(&self, name: String, path: &PathOptions) {
+        self.added.lock().unwrap_or_else(PoisonError::into_inner).push(name);
+        self.each(|line| {
+            line.paths.lock().unwrap_or_else(PoisonError::into_inner).push(path.clone());
+            line.set(&line.add_paths);
+        });
+    }
+
+    /// The paths that were added, as they were named.
+    pub(super) fn added(&self) -> Vec<String> {
+        self.added.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Has the threads end. What was asked for before is not taken back.
@@ -121,6 +149,14 @@ impl Line {
     /// The same of a reset.
     pub(super) fn takes_reset(&self) -> bool {
         take(&self.reset)
+    }
+
+    /// The paths to add; each once.
+    pub(super) fn takes_paths(&self) -> Vec<PathOptions> {
+        match take(&self.add_paths) {
+            true => core::mem::take(&mut *self.paths.lock().unwrap_or_else(PoisonError::into_inner)),
+            false => Vec::new(),
+        }
     }
 
     /// Takes back what woke the thread.

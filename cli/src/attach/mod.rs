@@ -61,6 +61,7 @@ pub(crate) use registry::{Listed, Registry};
 pub(crate) use serve::{Ended, resume, serve, serve_in_background};
 pub(crate) use ublk::QUEUES_MAX;
 
+use crate::command::Further;
 use crate::runtime::run;
 use anyhow::{Context, Result, bail};
 use nvme_proto::Nsid;
@@ -84,6 +85,8 @@ const SERVER_NAME: &str = "@nvmf";
 pub(crate) struct AttachOptions {
     /// How to connect.
     pub(crate) connection: Options,
+    /// How to connect over a path that is added later.
+    pub(crate) further: Further,
     /// The namespace; the first, where none is named.
     pub(crate) nsid: Option<Nsid>,
     /// As what it appears.

@@ -8,14 +8,19 @@ use super::serve::{lock_disk, refuse_left};
 use super::{AttachOptions, disk};
 use crate::connect::{Via, reach};
 use crate::namespace::{ana_name, choose, taken_of};
+use crate::print::chain;
 use anyhow::{Context, Result, anyhow};
 use nvme_proto::fabrics::discovery::TransportType;
 use nvmf_attached::{AttachedPath, Attachment, DiskLock, State};
 use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Tag};
 use nvmf_host::{ControllerInfo, Namespace, NamespaceIdentity};
 use nvmf_initiator::transport::AnyTransport;
-use nvmf_initiator::{ConnectionState, NamespaceState, Options, PathStatus, RemoteBackend, SharedFences};
+use nvmf_initiator::{
+    ConnectionState, NamespaceState, Options, PathOptions, PathStatus, RemoteBackend, SharedFences,
+    TransportOptions,
+};
 use nvmf_spin::Spin;
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -248,7 +253,8 @@ impl Remote {
         let (fence, fenced) = (origin.fence.part(), Fence::new(&backend.impacted(unknown_quiesce)));
         fence.write(Some(fenced.clone()))?;
         let counted = Counted::new(backend, Arc::clone(control.counters()));
-        Ok(Self {
+        let added = origin.before.iter().flat_map(|before| &before.added_paths);
+        let mut remote = Self {
             properties: found.namespace.geometry.into(),
             was_cached: found.namespace.geometry.volatile_write_cache,
             flush_due: origin.before.is_some(),
@@ -267,7 +273,36 @@ impl Remote {
             spin: Spin::new(),
             start: Instant::now(),
             _lock: None,
-        })
+        };
+        for name in added {
+            match origin.options.further.path(name) {
+                Ok(path) => remote.add_path(&path),
+                Err(error) => tracing::warn!("the path {name} is left out: {}", chain(&error)),
+            }
+        }
+        Ok(remote)
+    }
+
+    /// Adds a path, unless it is there; then what is not connected is tried at once, also what was given up.
+    fn add_path(&mut self, path: &PathOptions) {
+        let backend = &mut self.backend.inner;
+        let is_tcp = matches!(path.transport, TransportOptions::Tcp(_));
+        let source = |source: Option<SocketAddr>| source.map(|source| source.ip());
+        let name = path.address_source.as_ref().and_then(|source| source.name());
+        let is_it = |other: &PathStatus| {
+            let is_there = other.address == path.address
+                || name.is_some()
+                    && other.name.as_deref() == name
+                    && other.address.port() == path.address.port();
+            let over_tcp = other.transport == TransportType::TCP;
+            is_there && over_tcp == is_tcp && source(other.source) == source(path.source)
+        };
+        if !backend.paths().iter().any(is_it)
+            && let Err(error) = backend.add_path(&self.reached, path)
+        {
+            tracing::error!("the path over {} cannot be used: {}", path.address, chain(&error.into()));
+        }
+        backend.reconnect();
     }
 
     /// Lets every path try to connect once, so that it can be said which are there.
@@ -335,6 +370,9 @@ impl Remote {
     }
 
     fn tell(&mut self) {
+        for path in self.line.takes_paths() {
+            self.add_path(&path);
+        }
         let backend = &mut self.backend.inner;
         if self.line.takes_reconnect() {
             backend.reconnect();

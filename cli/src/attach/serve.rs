@@ -218,7 +218,7 @@ impl Begun {
             let mut service = Service {
                 origin,
                 claim,
-                answers: Answers::new(claim.answers()),
+                answers: Answers::new(claim.answers(), options.further.clone()),
                 stop,
                 announce,
                 entry,
@@ -436,7 +436,7 @@ impl Service<'_> {
                 () = sleep(ENDING_POLL), if is_ending => if self.users().await.is_empty() { break },
                 change = changed() => {
                     self.disk_is(change.properties, &tell).await;
-                    self.connection_is(change);
+                    self.connection_is(change, control);
                 }
                 () = self.answers.next(control) => {}
                 _ = log.tick() => self.bound_log(),
@@ -510,8 +510,13 @@ impl Service<'_> {
         tokio::time::timeout(IN_USE_TIME_MAX, asked).await.ok().and_then(Result::ok).unwrap_or_default()
     }
 
-    fn connection_is(&mut self, Change { state, reason, paths, .. }: Change) {
+    fn connection_is(&mut self, Change { state, reason, paths, .. }: Change, control: &Control) {
         self.entry.paths = paths;
+        for name in control.added() {
+            if !self.entry.added_paths.contains(&name) {
+                self.entry.added_paths.push(name);
+            }
+        }
         // An end that is put off is what counts, and its reason.
         if self.entry.state != State::Ending {
             let untold = || self.untold.iter().flatten().cloned().reduce(|all, it| format!("{all}; {it}"));

@@ -7,7 +7,7 @@ use crate::attach::{
     self, AttachOptions, Ended, Form, Listed, QUEUES_MAX, Question, Registry, Restart, SocketOptions,
 };
 use crate::connect::Transport;
-use crate::discovery::{Subsystem, config, options_of};
+use crate::discovery::{Subsystem, add_missing_paths, config, options_of};
 use crate::print::{OutputClosed, chain, complain, human, line, print_json, wrong_arguments};
 use anyhow::{Context, Result, bail, ensure};
 use nvme_proto::{Nqn, Nsid};
@@ -127,6 +127,32 @@ pub(crate) struct Named {
     name: OsString,
 }
 
+/// Further paths of attached disks.
+#[derive(clap::Args)]
+pub(crate) struct AddPath {
+    /// The block device, the NBD socket, or the NQN
+    name: OsString,
+    /// The path, as --path of attach has it; port and transport are those that the disk was attached with where none is named
+    #[arg(required = true, value_name = "ADDRESS[:PORT][/TRANSPORT][,OPTION]...", value_parser = named_path)]
+    paths: Vec<String>,
+}
+
+fn named_path(text: &str) -> Result<String, String> {
+    super::path::path(text).map(|_| text.to_owned())
+}
+
+impl AddPath {
+    pub(crate) fn run(&self) -> Result<()> {
+        for_each(&named(&self.name)?, |listed| {
+            for path in &self.paths {
+                listed.add_path(path)?;
+                line(format_args!("{path} is a path of {} (nvmf list-subsys shows its state)", listed.disk))?;
+            }
+            Ok(())
+        })
+    }
+}
+
 #[derive(clap::Args)]
 #[command(group = clap::ArgGroup::new("which").required(true).args(["name", "device", "nqn", "socket", "all"]))]
 pub(crate) struct Detach {
@@ -199,6 +225,7 @@ impl DiskArguments {
         }
         Ok(AttachOptions {
             connection: self.namespace.options()?,
+            further: self.namespace.further()?,
             nsid: self.namespace.nsid.map(Nsid),
             form: self.form()?,
             queues: self.queues()?,
@@ -261,6 +288,12 @@ impl Attach {
 
     pub(super) fn options(&self) -> Result<AttachOptions> {
         self.disk.options()
+    }
+
+    /// Gives a disk that is attached already the paths of this call that it does not have.
+    pub(super) fn add_missing_paths(&self, listed: &Listed) -> Result<()> {
+        let target = &self.disk.namespace.target;
+        add_missing_paths(listed, &target.host()?, &target.whole_paths()?).map(drop)
     }
 
     /// Prints nvme-cli's `config.json` of this call, if that is asked for.

@@ -2,7 +2,7 @@
 
 use super::Arguments;
 use super::attach::{Attach, DiskArguments, arguments};
-use crate::attach::{self, Registry, Stopped};
+use crate::attach::{self, Listed, Registry, Stopped};
 use crate::connect::connect;
 use crate::discovery::Outcome;
 use crate::print::chain;
@@ -10,7 +10,6 @@ use crate::runtime::run;
 use anyhow::{Result, ensure};
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches};
-use nvmf_attached::Attachment;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -66,10 +65,12 @@ impl Connect {
         let listed = Registry::of_this_user().list()?;
         let mut outcome = Outcome::default();
         for nsid in there.iter().map(|namespace| namespace.nsid) {
-            let is_it = |disk: &&Attachment| disk.nqn == nqn.to_string() && disk.nsid == nsid.0;
-            let before = listed.iter().map(|listed| &listed.disk).find(is_it);
-            if let Some(disk) = before.filter(|_| !options.duplicate) {
-                outcome.already.push(disk.clone());
+            let is_it = |it: &&Listed| it.disk.nqn == nqn.to_string() && it.disk.nsid == nsid.0;
+            if let Some(before) = listed.iter().find(is_it).filter(|_| !options.duplicate) {
+                if let Err(error) = self.attach.add_missing_paths(before) {
+                    outcome.failures.push(format!("{}: {}", before.disk, chain(&error)));
+                }
+                outcome.already.push(before.disk.clone());
                 continue;
             }
             match attach::in_background(arguments().chain([format!("--nsid={nsid}").into()])) {

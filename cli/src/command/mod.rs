@@ -42,7 +42,7 @@ use std::process::ExitCode;
 pub(crate) use dhchap_key::is_secret;
 use output::{Format, Output, PageOutput, Verbosity};
 pub(crate) use path::OPTIONS as PATH_OPTIONS;
-pub(crate) use target::TargetArguments;
+pub(crate) use target::{Further, TargetArguments};
 
 #[derive(Parser)]
 #[command(name = "nvmf", version, about = "Uses NVMe over Fabrics (RDMA, TCP) disks from user space")]
@@ -73,6 +73,8 @@ enum Command {
     Detach(attach::Detach),
     /// Connects attached disks again now, also those whose target was given up
     Reconnect(attach::Named),
+    /// Has attached disks use further paths to their subsystem, from now on
+    AddPath(attach::AddPath),
     /// Has attached disks served by the version that is installed now, while they are used
     Upgrade(attach::Named),
     /// Lists the disks that are attached
@@ -224,6 +226,7 @@ impl Arguments {
             Command::ServeVhost(serve) => return exit(serve.run(), FAILURE),
             Command::Serve(serve) => return exit(serve.run(), FAILURE),
             Command::Reconnect(named) => named.reconnect(),
+            Command::AddPath(add) => add.run(),
             Command::Upgrade(named) => named.upgrade(),
             Command::Detach(detach) => detach.run(),
             Command::List(list) => list.run(),

@@ -293,6 +293,22 @@ impl TargetArguments {
         Ok(Place { transport: first.transport.name().to_owned(), address, port: first.port(of_discovery) })
     }
 
+    /// The paths, each with all that it has of its own or of the call.
+    pub(crate) fn whole_paths(&self) -> Result<Vec<SubsystemPath>> {
+        let whole = |path: Self| {
+            let own = PathArgument {
+                host_traddr: path.host_traddr,
+                host_iface: path.host_iface.clone(),
+                tls: path.tls,
+                hdr_digest: path.hdr_digest,
+                data_digest: path.data_digest,
+                ..PathArgument::default()
+            };
+            Ok(SubsystemPath { place: path.place(false)?, options: own.options() })
+        };
+        self.each_path().map(whole).collect()
+    }
+
     /// The paths, each with what it has for itself.
     pub(crate) fn paths(&self) -> Result<Vec<SubsystemPath>> {
         let own = self.traddr.iter().map(|_| Vec::new()).chain(self.paths.iter().map(PathArgument::options));
@@ -597,6 +613,15 @@ impl TargetArguments {
         Ok((options, problem))
     }
 
+    /// One more path beside these, as `--path` names it.
+    fn further(&self, nqn: Nqn, text: &str) -> Result<PathOptions> {
+        let argument = path(text).or_else(|problem| wrong_arguments(format!("{text}: {problem}")))?;
+        // Beside those that there are, so that it is known which options are meant for it.
+        let all = Self { paths: [self.paths.clone(), vec![argument]].concat(), ..self.clone() };
+        let further = all.each_path().last().map(|path| path.one_path(nqn)).context("it is no path")?;
+        further.map(|(options, _)| options)
+    }
+
     /// How to connect to this subsystem.
     pub(crate) fn options(&self, nqn: Nqn) -> Result<Options> {
         let host = self.host()?;
@@ -624,7 +649,28 @@ impl TargetArguments {
     }
 }
 
+/// How to connect to a subsystem over further paths.
+#[derive(Clone, Debug)]
+pub(crate) struct Further {
+    target: TargetArguments,
+    nqn: Nqn,
+}
+
+impl Further {
+    /// The path that `--path` would name so.
+    pub(crate) fn path(&self, name: &str) -> Result<PathOptions> {
+        self.target.further(self.nqn, name)
+    }
+}
+
 impl NamespaceArguments {
+    /// How to connect over further paths, from whatever folder.
+    pub(super) fn further(&self) -> Result<Further> {
+        let mut target = self.target.clone();
+        target.tls_key_file = target.tls_key_file.map(std::path::absolute).transpose()?;
+        Ok(Further { target, nqn: self.nqn })
+    }
+
     pub(crate) fn options(&self) -> Result<Options> {
         if self.nqn == Nqn::DISCOVERY {
             return wrong_arguments(format!(

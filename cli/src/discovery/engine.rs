@@ -146,6 +146,8 @@ pub(crate) enum Action {
     Unwatch(Seen),
     /// Attach a namespace; then [`Engine::on_attached`].
     Attach(Disk, Subsystem),
+    /// Give an attached disk the paths that it does not have; then [`Engine::on_paths_added`].
+    AddPaths(Disk, Subsystem),
     /// Detach it unless it is in use; then [`Engine::on_detached`].
     Detach(Disk),
 }
@@ -198,6 +200,16 @@ struct Managed {
     phase: Phase,
     /// Attached here, and so to be detached here.
     is_ours: bool,
+    /// The paths that it was attached with or given.
+    paths: Vec<SubsystemPath>,
+    /// It is being given some.
+    is_adding: bool,
+}
+
+impl Managed {
+    fn new(phase: Phase, is_ours: bool) -> Self {
+        Self { phase, is_ours, paths: Vec::new(), is_adding: false }
+    }
 }
 
 /// Follows discovery.
@@ -278,7 +290,7 @@ impl Engine {
     pub(crate) fn on_disks(&mut self, now: Duration, disks: impl IntoIterator<Item = (Disk, bool)>) {
         for (disk, is_ours) in disks {
             let phase = Phase::Attached { gone_since: None, not_before: now };
-            self.disks.insert(disk, Managed { phase, is_ours });
+            self.disks.insert(disk, Managed::new(phase, is_ours));
         }
         self.advance(now);
     }
@@ -301,7 +313,7 @@ impl Engine {
 
     /// How an attach ended. `false`: it failed, and is tried again.
     pub(crate) fn on_attached(&mut self, now: Duration, disk: &Disk, is_attached: bool) {
-        let Some(Managed { phase, is_ours }) = self.disks.get_mut(disk) else { return };
+        let Some(Managed { phase, is_ours, .. }) = self.disks.get_mut(disk) else { return };
         let Phase::Attaching { failures } = *phase else { return };
         *phase = if is_attached {
             *is_ours = true;
@@ -310,6 +322,14 @@ impl Engine {
             let delay = RETRY_DELAY.saturating_mul(1 << failures.min(10)).min(RETRY_DELAY_MAX);
             Phase::Waits { until: now + delay, failures: failures + 1 }
         };
+        self.advance(now);
+    }
+
+    /// An attached disk was given its paths, or cannot be: that is tried again when the list of them is another.
+    pub(crate) fn on_paths_added(&mut self, now: Duration, disk: &Disk) {
+        if let Some(managed) = self.disks.get_mut(disk) {
+            managed.is_adding = false;
+        }
         self.advance(now);
     }
 
@@ -343,7 +363,8 @@ impl Engine {
 
     /// Whether nothing is under way, and every controller and subsystem has said something or failed to.
     pub(crate) fn is_settled(&self) -> bool {
-        let is_under_way = |it: &Managed| matches!(it.phase, Phase::Attaching { .. } | Phase::Detaching);
+        let is_under_way =
+            |it: &Managed| it.is_adding || matches!(it.phase, Phase::Attaching { .. } | Phase::Detaching);
         self.controllers.values().all(|it| it.log.is_some())
             && self.watched.values().all(|it| it.nsids.is_some())
             && !self.disks.values().any(is_under_way)
@@ -464,7 +485,7 @@ impl Engine {
             for &nsid in watched.nsids.iter().flatten() {
                 let disk = Disk { nqn: nqn.clone(), nsid };
                 let phase = Phase::Waits { until: now, failures: 0 };
-                self.disks.entry(disk).or_insert(Managed { phase, is_ours: false });
+                self.disks.entry(disk).or_insert(Managed::new(phase, false));
             }
         }
         let is_known = self.is_known();
@@ -477,9 +498,16 @@ impl Engine {
                 Phase::Waits { .. } | Phase::Dismissed if subsystem.is_none() => return false,
                 Phase::Waits { until, failures } if *until <= now => {
                     managed.phase = Phase::Attaching { failures: *failures };
+                    managed.paths = subsystem.map(|it| it.paths.clone()).unwrap_or_default();
                     actions.extend(subsystem.map(|it| Action::Attach(disk.clone(), it.clone())));
                 }
-                Phase::Attached { gone_since, .. } if subsystem.is_some() => *gone_since = None,
+                Phase::Attached { gone_since, .. } if let Some(subsystem) = subsystem => {
+                    *gone_since = None;
+                    if !managed.is_adding && managed.paths != subsystem.paths {
+                        (managed.is_adding, managed.paths) = (true, subsystem.paths.clone());
+                        actions.push(Action::AddPaths(disk.clone(), subsystem.clone()));
+                    }
+                }
                 Phase::Attached { gone_since, not_before }
                     if is_known && managed.is_ours && self.policy.detach =>
                 {

@@ -23,4 +23,4 @@ pub(crate) use engine::{Controller, Place, Subsystem, SubsystemPath};
 pub(crate) use mdns::{Announced, Browser};
 pub(crate) use policy::Policy;
 pub(crate) use service::{Begin, Outcome, attach_all, follow};
-pub(crate) use sources::{Sources, given, options_of};
+pub(crate) use sources::{Sources, add_missing_paths, given, options_of};

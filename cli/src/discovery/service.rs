@@ -55,6 +55,8 @@ enum Event {
     Log(Controller, Vec<Entry>),
     Namespaces(Seen, Vec<u32>),
     Attached(Disk, Result<Box<Attachment>>),
+    /// How many paths it was given.
+    PathsAdded(Disk, Result<usize>),
     Detached(Disk, Detached),
     /// A controller or a subsystem cannot be reached.
     Failed(String),
@@ -239,6 +241,20 @@ impl Service {
                 self.fail(format!("{} namespace {}: {}", disk.nqn, disk.nsid, chain(&error)));
                 self.engine.on_attached(now, &disk, false);
             }
+            Event::PathsAdded(disk, added) => {
+                match added {
+                    Ok(0) => {}
+                    Ok(count) => tracing::info!(
+                        "{} namespace {} has {count} more path(s), which discovery lists",
+                        disk.nqn,
+                        disk.nsid
+                    ),
+                    Err(error) => {
+                        self.fail(format!("{} namespace {}: {}", disk.nqn, disk.nsid, chain(&error)))
+                    }
+                }
+                self.engine.on_paths_added(now, &disk);
+            }
             Event::Detached(disk, how) => self.engine.on_detached(now, &disk, how),
             Event::Failed(reason) => self.fail(reason),
         }
@@ -293,6 +309,7 @@ impl Service {
                     }
                 }
                 Action::Attach(disk, subsystem) => self.attach(disk, &subsystem),
+                Action::AddPaths(disk, subsystem) => self.add_paths(disk, subsystem),
                 Action::Detach(disk) => self.detach(disk),
             }
         }
@@ -311,6 +328,21 @@ impl Service {
                 spawn_blocking(move || attach::in_background(arguments.into_iter().map(Into::into)));
             let attached = attached.await.unwrap_or_else(|_| Err(anyhow!("the attaching thread has ended")));
             let _ = tell.send(Event::Attached(disk, attached.map(Box::new)));
+        });
+    }
+
+    fn add_paths(&self, disk: Disk, subsystem: Subsystem) {
+        let tell = self.tell.clone();
+        tokio::spawn(async move {
+            let meant = disk.clone();
+            let add = move || {
+                let listed = Registry::of_this_user().list()?;
+                let listed = listed.into_iter().find(|listed| of(&listed.disk) == meant);
+                listed.map_or(Ok(0), |listed| subsystem.add_missing_paths(&listed))
+            };
+            let added =
+                spawn_blocking(add).await.unwrap_or_else(|_| Err(anyhow!("the adding thread has ended")));
+            let _ = tell.send(Event::PathsAdded(disk, added));
         });
     }
 

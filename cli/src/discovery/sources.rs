@@ -1,6 +1,7 @@
 //! Where discovery begins: nvme-cli's `discovery.conf` and `config.json`, and the options of a call.
 
 use super::engine::{Controller, Disk, Place, Subsystem, SubsystemPath, of_all_paths};
+use crate::attach::Listed;
 use crate::command::TargetArguments;
 use crate::connect::Transport;
 use crate::print::chain;
@@ -8,7 +9,8 @@ use anyhow::{Context, Result, anyhow, ensure};
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, ValueEnum};
 use nvme_proto::Nqn;
-use nvmf_initiator::Options;
+use nvmf_attached::AttachedPath;
+use nvmf_initiator::{HostIdentity, Options};
 use serde_json::Value;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -286,11 +288,40 @@ impl Place {
 
 impl SubsystemPath {
     /// As `--path` takes it.
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let Place { transport, address, port } = &self.place;
         let address = if address.contains(':') { format!("[{address}]") } else { address.clone() };
         let own = self.options.iter().map(|option| option.replacen("--", ",", 1)).collect::<String>();
         format!("{address}:{port}/{transport}{own}")
+    }
+}
+
+/// Gives an attached disk those of these paths that it does not have, if it is this host's; how many those are.
+pub(crate) fn add_missing_paths(
+    listed: &Listed,
+    host: &HostIdentity,
+    paths: &[SubsystemPath],
+) -> Result<usize> {
+    if listed.disk.host_nqn != host.nqn.as_str() {
+        return Ok(0);
+    }
+    let is_there = |path: &&SubsystemPath| listed.disk.paths.iter().any(|attached| path.is_at(attached));
+    let missing: Vec<_> = paths.iter().filter(|path| !is_there(path)).collect();
+    for path in &missing {
+        listed.add_path(&path.text()).with_context(|| format!("the path over {}", path.place))?;
+    }
+    Ok(missing.len())
+}
+
+impl SubsystemPath {
+    /// Whether an attached disk has it as this path.
+    fn is_at(&self, attached: &AttachedPath) -> bool {
+        let (address, port) = attached.host_and_port();
+        let Place { transport, address: own, port: own_port } = &self.place;
+        let source = self.options.iter().find_map(|option| option.strip_prefix("--host-traddr="));
+        (address, port, &attached.transport) == (own.as_str(), Some(*own_port), transport)
+            // One that says nothing of that is every path there, as nvme-cli has it.
+            && source.is_none_or(|source| attached.source.as_deref() == Some(source))
     }
 }
 
@@ -317,6 +348,12 @@ impl Subsystem {
     pub(crate) fn connection(&self) -> Result<Options> {
         let nqn = Nqn::from_str(&self.nqn).map_err(|error| anyhow!("{} is no NQN: {error}", self.nqn))?;
         parse(&self.arguments())?.0.target.options(nqn)
+    }
+
+    /// Gives an attached disk of it those of its paths that it does not have; how many those are.
+    pub(super) fn add_missing_paths(&self, listed: &Listed) -> Result<usize> {
+        let host = parse(&self.arguments())?.0.target.host()?;
+        add_missing_paths(listed, &host, &self.paths)
     }
 
     /// The options of `nvmf attach` for one of its namespaces. Secrets that a file has are read there again: others see a command's

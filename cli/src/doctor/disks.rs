@@ -2,11 +2,26 @@
 
 use super::advice::Finding;
 use super::counters::Verdict;
+use crate::print::chain;
 use nvmf_attached::{Attachment, State};
 
 /// What is wrong with attached disks, and with their paths.
 pub(super) fn findings(disks: &[Attachment]) -> Vec<Finding> {
     disks.iter().flat_map(of_disk).collect()
+}
+
+/// Of a disk whose server does not answer, for this reason.
+pub(super) fn silent(disk: &Attachment, reason: &anyhow::Error) -> Finding {
+    let (place, pid) = (disk.place().display().to_string(), disk.pid);
+    let mend = format!(
+        "look at process {pid}: stopped, it goes on with kill -CONT {pid}; killed, another one takes the disk over"
+    );
+    Finding::new(
+        Verdict::Bad,
+        &place,
+        format!("the attached disk cannot be used now: {}", chain(reason)),
+        mend,
+    )
 }
 
 fn of_disk(disk: &Attachment) -> Vec<Finding> {

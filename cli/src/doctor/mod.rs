@@ -85,6 +85,8 @@ pub(crate) fn examine(question: Option<&Question>, interval: Duration, json: boo
 
     let has_ethtool = counters::ethtool("lo").is_some();
     let disks = Registry::of_this_user().list().unwrap_or_default();
+    let silent: Vec<_> =
+        disks.iter().filter_map(|it| Some(disks::silent(&it.disk, &it.answers_now().err()?))).collect();
     let disks: Vec<_> = disks.into_iter().map(|listed| listed.disk).collect();
     let mut findings = advice::advise(&advice::Examined {
         machine: &machine,
@@ -94,6 +96,7 @@ pub(crate) fn examine(question: Option<&Question>, interval: Duration, json: boo
         counters: &counters,
         has_ethtool,
     });
+    findings.extend(silent);
     findings.extend(disks::findings(&disks));
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
     let report = report::Report {
