@@ -654,8 +654,7 @@ fn target_that_moved_is_found_again_by_discovery_also_by_another_server() {
     let mut it = Rig::start("moved", 1);
     let service = Service::start(&it, "as = \"socket\"\n");
     process::until_within("it is attached", PATIENCE, || it.nsids() == [1]).expect("it is");
-    let mut client = client(&it.disks()[0]);
-    client.write(0, &[1; 4096]).expect("written");
+    client(&it.disks()[0]).write(0, &[1; 4096]).expect("written");
     let port = process::free_port().expect("a port");
     it.ctl(&["listener", "add", &format!("127.0.0.1:{port}"), "--transport", "tcp"]);
     let is_over = |path: &Value| path["address"].as_str().is_some_and(|at| at.ends_with(&format!(":{port}")));
@@ -672,6 +671,7 @@ fn target_that_moved_is_found_again_by_discovery_also_by_another_server() {
     process::signal(u32::try_from(before.expect("a server")).expect("a number"), "KILL").expect("it runs");
     process::until_within("another serves it", PATIENCE, || pid() != before && pid().is_some() && live())
         .unwrap_or_else(|_| panic!("{:?}", it.disks()));
+    let mut user = client(&it.disks()[0]);
     // The target is at the new address only.
     it.target.kill().expect("it ran");
     let config = it.site.path("target.toml");
@@ -681,12 +681,12 @@ fn target_that_moved_is_found_again_by_discovery_also_by_another_server() {
     std::fs::write(&config, moved).expect("a configuration");
     it.site.address.set_port(port);
     it.target = it.site.serve().expect("a target");
-    client.write(4096, &[2; 4096]).expect("written");
+    user.write(4096, &[2; 4096]).expect("written");
     let mut data = [0; 8192];
-    client.read(0, &mut data).expect("read");
+    user.read(0, &mut data).expect("read");
     assert!(data[..4096] == [1; 4096] && data[4096..] == [2; 4096]);
     service.stop();
-    drop(client);
+    drop(user);
     it.detach_all();
     it.target.stop().expect("a clean stop");
 }

@@ -134,14 +134,14 @@ async fn answer(stream: UnixStream, control: &Control, further: Further) -> Resu
 }
 
 /// Asks the server whose socket lies there; what it says of its statistics, if it was asked for them.
-pub(super) fn ask(path: &Path, question: Question) -> Result<Option<Statistics>> {
+pub(super) fn ask(path: &Path, question: &Question) -> Result<Option<Statistics>> {
     let stream = BlockingStream::connect(path).map_err(|error| match error.kind() {
         ErrorKind::NotFound => anyhow!("{OTHER_VERSION}"),
         _ => anyhow!(error).context("its server cannot be asked"),
     })?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let mut line = serde_json::to_vec(&question)?;
+    let mut line = serde_json::to_vec(question)?;
     line.push(b'\n');
     (&stream).write_all(&line).context("its server cannot be asked")?;
     let mut line = String::new();
@@ -173,7 +173,7 @@ mod tests {
             (&stream).write_all(line.as_bytes()).unwrap();
             question
         });
-        let said = ask(&path, Question::Reset).unwrap_err().to_string();
+        let said = ask(&path, &Question::Reset).unwrap_err().to_string();
         assert_eq!(server.join().unwrap(), "\"reset\"\n");
         said
     }
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(said("{\"newer\":1}\n"), "its server's answer cannot be read");
         assert_eq!(said(""), "its server's answer cannot be read");
         let folder = tempfile::tempdir().unwrap();
-        let nobody = ask(&folder.path().join("1.ask"), Question::Reset).unwrap_err();
+        let nobody = ask(&folder.path().join("1.ask"), &Question::Reset).unwrap_err();
         assert_eq!(nobody.to_string(), OTHER_VERSION, "it has no socket");
     }
 }

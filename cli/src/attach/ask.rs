@@ -20,18 +20,18 @@ impl Listed {
     /// What the disk's server has done since it began to serve.
     pub(crate) fn statistics(&self) -> Result<Statistics> {
         self.check_is_served()?;
-        answer::ask(&self.answers(), Question::Statistics)?.context("its server's answer cannot be read")
+        answer::ask(&self.answers(), &Question::Statistics)?.context("its server's answer cannot be read")
     }
 
     /// Has the disk's server do something that it has not done yet when this ends.
-    pub(crate) fn ask(&self, question: Question) -> Result<()> {
+    pub(crate) fn ask(&self, question: &Question) -> Result<()> {
         self.check_is_served()?;
         answer::ask(&self.answers(), question).map(drop)
     }
 
     /// Has the disk's server connect again now, also to a target that was given up, and waits until it has.
     pub(crate) fn reconnect(&self) -> Result<()> {
-        self.ask(Question::Reconnect)?;
+        self.ask(&Question::Reconnect)?;
         let live = |disk: &Attachment| disk.state == State::Live;
         match self.until(RECONNECT_TIME_MAX, live) {
             Some(disk) if live(&disk) => Ok(()),
@@ -46,7 +46,7 @@ impl Listed {
 
     /// Has the disk's server use one more path, named as `--path` does, and waits until that is written down.
     pub(crate) fn add_path(&self, name: &str) -> Result<()> {
-        self.ask(Question::AddPath(name.to_owned()))?;
+        self.ask(&Question::AddPath(name.to_owned()))?;
         let has = |disk: &Attachment| disk.added_paths.iter().any(|it| it == name);
         match self.until(RECONNECT_TIME_MAX, has) {
             Some(disk) if has(&disk) => Ok(()),
@@ -60,7 +60,7 @@ impl Listed {
         if matches!(self.disk.state, State::Killed | State::Unknown | State::Attaching) {
             return Ok(());
         }
-        answer::ask(&self.answers(), Question::Statistics).map(drop)
+        answer::ask(&self.answers(), &Question::Statistics).map(drop)
     }
 
     /// Has the disk's server end its connections and connect again, and waits until it has.
@@ -77,7 +77,7 @@ impl Listed {
             self.disk.state.as_str(),
             why(&self.disk)
         );
-        answer::ask(&self.answers(), Question::Reset)?;
+        answer::ask(&self.answers(), &Question::Reset)?;
         let deadline = Instant::now() + RECONNECT_TIME_MAX;
         loop {
             let now = self.again().context("it was detached meanwhile")?;

@@ -433,7 +433,7 @@ impl Named {
 
     /// Has the servers of these disks ask their targets again which namespaces there are.
     pub(crate) fn rescan(&self) -> Result<()> {
-        self.each(|listed| listed.ask(Question::Rescan))
+        self.each(|listed| listed.ask(&Question::Rescan))
     }
 
     /// Has the servers of these disks end their connections and connect again.

@@ -97,7 +97,9 @@ impl Sources {
     fn name_file(&mut self, file: &Path) {
         let controllers = self.controllers.iter_mut().map(|controller| &mut controller.options);
         let subsystems = self.subsystems.iter_mut().map(|subsystem| &mut subsystem.options);
-        for options in controllers.chain(subsystems).filter(|options| options.iter().any(is_secret)) {
+        for options in
+            controllers.chain(subsystems).filter(|options| options.iter().any(|option| is_secret(option)))
+        {
             options.push(format!("--config={}", file.display()));
         }
     }
@@ -236,7 +238,7 @@ fn config_port(port: &Value, is_discovery: bool, options: &[String]) -> Result<(
     Ok((call.target.place(is_discovery)?, given(&matches)))
 }
 
-fn is_secret(option: &String) -> bool {
+fn is_secret(option: &str) -> bool {
     let option =
         option.strip_prefix("--dhchap-secret=").or_else(|| option.strip_prefix("--dhchap-ctrl-secret="));
     option.is_some_and(crate::command::is_secret)
@@ -328,7 +330,12 @@ impl SubsystemPath {
 impl Controller {
     /// How to connect to it.
     pub(crate) fn connection(&self) -> Result<Options> {
-        let arguments = [&self.place.arguments()[..], &self.options].concat();
+        let mut arguments = [&self.place.arguments()[..], &self.options].concat();
+        // A host's key in a file is for all that it connects to, and few discovery controllers ask for it.
+        let is_of_file = arguments.iter().any(|option| option.starts_with("--config="));
+        if is_of_file && !arguments.iter().any(|option| option == "--concat") {
+            arguments.push("--dhchap-optional".to_owned());
+        }
         parse(&arguments)?.0.target.options(Nqn::DISCOVERY)
     }
 }
@@ -480,11 +487,29 @@ mod tests {
         let disk = Disk { nqn: "nqn.2026-11.com.example:a".to_owned(), nsid: 1 };
         let arguments = found.subsystems[0].attach(&disk);
         assert!(
-            has(&arguments, "--config=/etc/nvme/config.json") && !arguments.iter().any(is_secret),
+            has(&arguments, "--config=/etc/nvme/config.json")
+                && !arguments.iter().any(|option| is_secret(option)),
             "{arguments:?}"
         );
         let own = serde_json::json!([{ "transport": "tcp", "traddr": "192.0.2.1", "dhchap_key": "DHHC-1:00:port" }]);
         assert!(has(&config(host, &own).subsystems[0].options, "--dhchap-secret=DHHC-1:00:port"));
+    }
+
+    #[test]
+    fn discovery_controller_need_not_ask_for_the_key_of_the_host() {
+        let text = r#"[{"hostnqn":"nqn.2026-11.com.example:host","hostid":"11111111-1111-1111-1111-111111111111",
+            "dhchap_key":"DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:","subsystems":[{
+            "nqn":"nqn.2014-08.org.nvmexpress.discovery","ports":[{"transport":"tcp","traddr":"127.0.0.1"}]}]}]"#;
+        let mut found = config_json(text, &[]).unwrap();
+        found.name_file(Path::new("/etc/nvme/config.json"));
+        let options = found.controllers[0].connection().unwrap();
+        assert!(!options.authentication.expect("a key").insist);
+        let subsystem = Subsystem {
+            nqn: "nqn.2026-11.com.example:a".to_owned(),
+            paths: vec![SubsystemPath::new(place("tcp", "127.0.0.1", 4420), &[])],
+            options: of_all_paths(&found.controllers[0].options),
+        };
+        assert!(subsystem.connection().unwrap().authentication.expect("a key").insist);
     }
 
     #[test]
