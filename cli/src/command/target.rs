@@ -96,9 +96,9 @@ pub(crate) struct TargetArguments {
     /// Offer only the identity of this version for --tls: needed with a Linux target whose keyring has the older one, 0
     #[arg(long, value_name = "VERSION", value_parser = clap::value_parser!(u8).range(0..=1))]
     tls_identity_version: Option<u8>,
-    /// The kernel's keyring to look into for --tls
-    #[arg(long, value_name = "NAME", default_value = NVME_KEYRING)]
-    keyring: String,
+    /// The kernel's keyring to look into for --tls; .nvme by default
+    #[arg(long, value_name = "NAME")]
+    keyring: Option<String>,
     /// Secret of this host for DH-HMAC-CHAP: DHHC-1:…, or better a file that holds it, which only its owner may read: others
     /// see a command's arguments. The target must ask for it
     #[arg(short = 'S', long, alias = "dhchap_secret", value_name = "SECRET|FILE")]
@@ -439,7 +439,7 @@ impl TargetArguments {
         let is_of_tls = self.tls_key_file.is_some()
             || self.tls_key.is_some()
             || self.tls_identity_version.is_some()
-            || self.keyring != NVME_KEYRING;
+            || self.keyring.is_some();
         if is_of_tls && !self.each_path().any(|path| path.tls) {
             return wrong_arguments(
                 "--tls-key-file, --tls-key, --tls-identity-version and --keyring go with --tls: add it, or leave them out",
@@ -488,7 +488,7 @@ impl TargetArguments {
             (false, ..) => return Ok(None),
             (true, Some(path), _) => TlsOptions::new(read_key_file(path)?),
             (true, None, Some(text)) => TlsOptions::new(parse_key(text)?),
-            (true, None, None) => TlsOptions::of_keyring(&self.keyring),
+            (true, None, None) => TlsOptions::of_keyring(self.keyring.as_deref().unwrap_or(NVME_KEYRING)),
         };
         Ok(Some(match self.tls_identity_version {
             None => options,
