@@ -351,12 +351,16 @@ impl StateDirectory {
     /// [`StateError::Read`]: it cannot be found out.
     pub fn is_write_protected(&self, uuid: [u8; 16]) -> Result<bool, StateError> {
         let name = protection_file(uuid);
+        let failed =
+            |source| StateError::Read { what: "write protection", path: self.path.join(&name), source };
+        // What a pool could not be told is told now: whoever has the namespace next reads it there.
+        if self.is_shared {
+            self.folder.sync_name(&name).map_err(failed)?;
+        }
         match self.folder.read(&name, 0) {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(source) => {
-                Err(StateError::Read { what: "write protection", path: self.path.join(name), source })
-            }
+            Err(source) => Err(failed(source)),
         }
     }
 

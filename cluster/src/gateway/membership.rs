@@ -180,7 +180,14 @@ impl Gateway {
                 if self.suspended.is_some_and(|suspended| suspended.resume.is_some_and(read)) {
                     self.suspended = None;
                 }
-                self.unapplied &= self.suspended.is_some() || self.configuration.is_pending();
+                if self.suspended.is_none()
+                    && let Some(unapplied) = &mut self.unapplied
+                {
+                    let version = *unapplied.get_or_insert(self.configuration.version());
+                    if self.configuration.applied().is_some_and(|applied| applied >= version) {
+                        self.unapplied = None;
+                    }
+                }
                 self.wake_at(until);
                 if self.suspended.is_none() {
                     self.trust(until);
@@ -188,7 +195,7 @@ impl Gateway {
             }
             _ => {
                 self.suspended = Some(Suspended { resume: None });
-                self.unapplied = true;
+                self.unapplied = Some(None);
                 self.groups.values_mut().for_each(|group| group.lapsed = group.handle.is_some());
             }
         }
@@ -198,7 +205,7 @@ impl Gateway {
     /// up lets nobody in who was removed meanwhile.
     pub(super) fn admit(&mut self) {
         let until = self.lease.holds_until(&self.timing).filter(|_| self.membership.is_member());
-        if let Some(until) = until.filter(|until| !self.unapplied && self.admits_until != *until) {
+        if let Some(until) = until.filter(|until| self.unapplied.is_none() && self.admits_until != *until) {
             self.admits_until = until;
             self.actions.push_back(Action::Admit { until });
         }

@@ -92,8 +92,8 @@ pub struct Gateway {
     membership: Membership,
     lease: OwnLease,
     suspended: Option<Suspended>,
-    /// What was read since the lease lapsed is not served yet.
-    unapplied: bool,
+    /// After the lease has lapsed: what was read since, and is not served yet; `None` before it was read.
+    unapplied: Option<Option<u64>>,
     /// Hosts are admitted until then, as was told.
     admits_until: Duration,
     own: Own,
@@ -135,7 +135,7 @@ impl Gateway {
             membership: Membership::Joining,
             lease: OwnLease::default(),
             suspended: None,
-            unapplied: false,
+            unapplied: None,
             admits_until: Duration::ZERO,
             own: Own::default(),
             peers: BTreeMap::new(),

@@ -120,7 +120,8 @@ impl Gateway {
 
     /// Shows hosts what is so.
     pub(super) fn show(&mut self) {
-        let suspended = self.suspended.is_some();
+        // Nor what somebody has taken away meanwhile: before that is so here, nobody reads or writes it.
+        let suspended = self.suspended.is_some() || self.unapplied.is_some();
         for (&id, group) in &mut self.groups {
             let state = group.ana(suspended);
             if core::mem::replace(&mut group.ana, state) != state {

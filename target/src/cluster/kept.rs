@@ -4,7 +4,7 @@
 use super::ToDriver;
 use crate::state::Folder;
 use core::time::Duration;
-use nvmf_cluster::GroupId;
+use nvmf_cluster::{GroupId, RequestError};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io;
@@ -86,6 +86,12 @@ impl Kept {
     }
 }
 
+/// Whether an error says that another gateway serves the ANA group.
+pub(crate) fn is_of_other(error: &io::Error) -> bool {
+    let of_group = error.get_ref().and_then(|error| error.downcast_ref::<RequestError>());
+    matches!(of_group, Some(RequestError::NotOwner(_)))
+}
+
 /// Files are called `reservation-UUID.toml` and `write-protection-UUID`.
 fn uuid_of(name: &str) -> Option<&str> {
     let rest = name.strip_prefix("reservation-").or_else(|| name.strip_prefix("write-protection-"))?;
@@ -150,8 +156,16 @@ impl Folder for Kept {
             return Ok(());
         };
         let text = text.and_then(Result::ok);
-        self.store(name, text.clone())?;
+        let stored = self.store(name, text.clone());
         let mut files = self.locked();
+        if let Err(error) = stored {
+            // What another gateway makes of it counts, unless it was read again meanwhile.
+            let is_same = |file: &KeptFile| file.is_dirty && file.text.clone().and_then(Result::ok) == text;
+            if is_of_other(&error) && files.files.get(name).is_some_and(is_same) {
+                files.files.remove(name);
+            }
+            return Err(error);
+        }
         if text.is_none() {
             files.files.remove(name);
         } else if let Some(file) = files.files.get_mut(name) {
@@ -165,7 +179,6 @@ impl Folder for Kept {
 mod tests {
     use super::*;
     use crate::state::StateDirectory;
-    use nvmf_cluster::RequestError;
     use nvmf_subsystem::HostId;
     use nvmf_subsystem::reservation::Reservation;
     use std::sync::mpsc::Receiver;
@@ -230,6 +243,7 @@ mod tests {
         let reservation = Reservation::restored(4, None, [(HostId([1; 16]), 9)]).unwrap();
         assert!(state.store(UUID, &reservation).is_err());
         assert!(state.set_write_protected(UUID, true).is_err());
+        assert_eq!(state.load(UUID).unwrap(), None, "what is so is not known here any more");
         state.store([8; 16], &reservation).unwrap();
         assert_eq!(state.load([8; 16]).unwrap(), Some(reservation));
         state.set_write_protected([8; 16], true).unwrap();

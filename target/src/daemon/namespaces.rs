@@ -262,11 +262,6 @@ impl Namespaces {
         pending.map(error).collect()
     }
 
-    /// Whether disks are being opened.
-    pub(super) fn is_opening(&self) -> bool {
-        !self.opening.is_empty()
-    }
-
     /// Whether memory is being allocated. That takes seconds for many gigabytes, and never hangs.
     pub(super) fn is_allocating(&self) -> bool {
         self.opening.iter().any(|opening| matches!(opening.namespace.backing, Backing::Memory { .. }))
@@ -293,6 +288,11 @@ impl Namespaces {
     pub(super) fn is_new(&self, key: &Key, now: Duration) -> bool {
         let of_key = self.opening.iter().filter(|opening| opening.key == *key);
         !self.faults.contains_key(key) && of_key.map(|it| it.since).all(|since| now < since + OPEN_TIMEOUT)
+    }
+
+    /// Whether disks are being opened, but for those that hang and are `known` all the same.
+    pub(super) fn is_opening_any(&self, now: Duration, is_known: impl Fn(&Key) -> bool) -> bool {
+        self.opening.iter().any(|opening| !opening.hangs(now) || !is_known(&opening.key))
     }
 
     /// Whether it is being opened, and its disk does not answer.

@@ -340,6 +340,7 @@ fn status_of(error: &io::Error) -> Status {
     let of_group = error.get_ref().and_then(|error| error.downcast_ref::<RequestError>());
     match of_group {
         Some(RequestError::NotOwner(_)) => Status::ANA_INACCESSIBLE,
+        Some(RequestError::Busy) => Status::ANA_TRANSITION,
         _ => Status::INTERNAL_ERROR,
     }
 }

@@ -1,7 +1,7 @@
 //! Disks that grow or shrink, or are no longer at their path.
 //!
 //! Files and devices have to be looked at. Images tell when their size may have changed; whether they are still there is
-//! looked at now and then, for each by itself: one that does not answer keeps no other waiting.
+//! looked at now and then, in parts: one that does not answer keeps few others waiting.
 //!
 //! What has grown is shown to the hosts, whoever notices it. What has shrunk is reported, and what lies behind its end
 //! is neither read nor written; hosts are shown the new size only when the operator says so (`ctl namespace resize
@@ -25,6 +25,9 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 
+/// Into so many parts the images of a cluster are divided: each is looked at by a thread of its own.
+const PARTS: u32 = 16;
+
 /// What a look at a disk found.
 struct Found {
     device: DeviceId,
@@ -40,7 +43,9 @@ pub(super) enum Looked {
     Here,
     /// The files of a file system that asks a server.
     Served(u64),
-    /// One of these alone: an image, which may hang while others of its cluster do not; what said that it has changed.
+    /// Some of the images of a cluster: one that hangs keeps the others of its part waiting only.
+    Images(String, u32),
+    /// One that said that it has changed.
     One(DeviceId),
 }
 
@@ -88,7 +93,7 @@ impl Daemon {
             let of = match export.disk.cluster() {
                 None => export.disk.served_by().map_or(Looked::Here, Looked::Served),
                 Some(_) if !images => continue,
-                Some(_) => Looked::One(export.device),
+                Some(cluster) => Looked::Images(cluster.to_owned(), export.device.0 % PARTS),
             };
             due.entry(of).or_default().push(export.clone());
         }

@@ -22,10 +22,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 const LOOKS: u32 = 200;
 /// What is slower than this share of the best is a slow machine.
 const SHARE_MIN: f64 = 0.5;
-/// Looks for which a measurement waits for a machine that is not: two minutes.
-const WAIT_LOOKS: u32 = 5000;
+/// Looks for which a measurement waits for a machine that is not: half a minute.
+const WAIT_LOOKS: u32 = 1200;
 /// How often a measurement is made again because the machine became slow meanwhile.
-const AGAIN_MAX: u32 = 4;
+const AGAIN_MAX: u32 = 2;
 
 /// The best pace that was seen, and what it was like at the measurements.
 pub(super) struct Pace<'a> {

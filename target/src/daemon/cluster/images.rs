@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
 /// Images that are opened at a time for one ANA group, beside those that hang.
-const OPENING_MAX: usize = 16;
+pub(super) const OPENING_MAX: usize = 16;
 
 /// What takes longer to open hangs, as far as the others are concerned: a failover waits for it.
 const HANGS_AFTER: Duration = Duration::from_millis(1500);
@@ -43,6 +43,8 @@ pub(super) struct Images {
     pub(super) opens: Option<OpId>,
     /// Until when: then the others are served, if there are any.
     opens_until: Duration,
+    /// When the last came, or the first was begun.
+    last_opened: Duration,
     pub(super) opening: Vec<Opening>,
     /// Those that could not be opened when that was tried last.
     pub(super) failed: BTreeMap<Key, Failed>,
@@ -128,6 +130,7 @@ impl Images {
             connection,
             opens: Some(op),
             opens_until: now + OPEN_TIMEOUT,
+            last_opened: now,
             opening: Vec::new(),
             failed: BTreeMap::new(),
             leaving: None,
@@ -188,11 +191,12 @@ impl Daemon {
         self.image_trouble(export).map(|it| it.text.clone()).or_else(hangs)
     }
 
-    /// Whether the image is being opened, and does not answer.
-    fn image_hangs(&self, export: &Export) -> bool {
+    /// Whether the image is being opened for hosts, and does not answer.
+    pub(in crate::daemon) fn image_hangs(&self, export: &Export) -> bool {
         let (now, key) = (self.common.clock.now(), key_of(export));
         let mut handles = self.cluster.iter().flat_map(|cluster| cluster.handles.values());
-        handles.any(|images| images.hangs(&key, now, HANGS_AFTER))
+        self.is_closed_here(export)
+            && handles.any(|images| images.leaving.is_none() && images.hangs(&key, now, HANGS_AFTER))
     }
 
     fn image_trouble(&self, export: &Export) -> Option<&Fault> {
@@ -218,13 +222,11 @@ impl Daemon {
     /// Tells the group's thread what cannot be opened here, when that has changed.
     pub(super) fn tell_unopened(&mut self) {
         let Some(cluster) = &self.cluster else { return };
-        let now = self.common.clock.now();
         let served = cluster.handles.values().filter(|images| images.is_served());
         let of = |images: &Images| {
             let seen: BTreeSet<Key> = self.of_group(images.group).map(key_of).collect();
             let trouble = |key: &Key| match images.failed.get(key) {
                 Some(failed) => Some(failed.why.clone()),
-                None if images.hangs(key, now, OPEN_TIMEOUT) => Some(ExportFault::Slow.to_string().into()),
                 None if seen.contains(key) => None,
                 None => self.never_seen(key),
             };
@@ -253,6 +255,9 @@ impl Daemon {
                 leaving.disks.extend(opened.into_iter().map(|(_, disk)| disk));
                 is_over = self.advance_leaving(handle, &mut images);
             } else {
+                if !opened.is_empty() {
+                    images.last_opened = self.common.clock.now();
+                }
                 self.take_opened(handle, &mut images, opened);
                 self.begin_to_open(&mut images);
             }
@@ -310,16 +315,12 @@ impl Daemon {
     }
 
     /// Whether no image of the group is to come soon. Those that hang hold up no other: hosts wait for all only while there
-    /// is none.
+    /// is none, or while they come one after the other.
     fn all_are_open(&self, handle: Handle, images: &Images) -> bool {
-        let now = self.common.clock.now();
-        let comes = |export: &Export| {
-            let key = key_of(export);
-            !images.failed.contains_key(&key) && !images.hangs(&key, now, HANGS_AFTER)
-        };
-        let opens = images.opening.iter().any(|opening| !opening.is_older(now, HANGS_AFTER));
-        let is_any_open = || self.of_group(images.group).any(|export| is_through(export, handle));
-        !opens && !self.closed_of(images).any(comes) && (images.opening.is_empty() || is_any_open())
+        let has_failed = |export: &&Export| images.failed.contains_key(&key_of(export));
+        let is_over = images.opening.is_empty() && self.closed_of(images).all(|export| has_failed(&export));
+        let hang = self.common.clock.now() >= images.last_opened + HANGS_AFTER;
+        is_over || hang && self.of_group(images.group).any(|export| is_through(export, handle))
     }
 
     /// Namespaces of the group whose images are looked at only.

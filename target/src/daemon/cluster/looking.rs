@@ -2,7 +2,7 @@
 //! whether that can be done here before the owner drains.
 
 use super::super::Daemon;
-use super::images::{Fault, Key, Opening, item};
+use super::images::{Fault, Key, OPENING_MAX, Opening, item};
 use super::leaving::close;
 use core::time::Duration;
 use nvmf_cluster::{GroupId, OpId, Reply, Unopened};
@@ -87,7 +87,8 @@ impl Daemon {
                 (None, Some(why)) => look.note(key, why),
                 (Some(export), _) if !look.opening.iter().any(|opening| opening.key == key) => {
                     is_over = false;
-                    if Opening::room(&look.opening, now) > 0 {
+                    // Not more beside those that hang: who asks is told of a refusal, and asks again.
+                    if look.opening.len() < OPENING_MAX {
                         let (spec, waker) = (cluster.images_at().clone(), self.common.waker.clone());
                         let begun = Opening::begin(now, &look.connection, export.clone(), spec, true, waker);
                         look.opening.extend(begun);

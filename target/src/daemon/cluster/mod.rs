@@ -114,11 +114,12 @@ impl Membership {
 
 impl Daemon {
     /// Whether it may listen now. A host that comes back and finds its namespace gone gives it up, with all that it
-    /// would write, so images that are slow to open are waited for.
+    /// would write, so images that are slow to open are waited for; but one that hangs is shown as the group knows it.
     pub(super) fn may_listen(&self) -> bool {
         let Some(cluster) = &self.cluster else { return true };
         let waits = cluster.images_until.is_some_and(|until| self.common.clock.now() < until);
-        cluster.may_listen() && !(waits && self.namespaces.is_opening())
+        let is_known = |key: &images::Key| cluster.known.contains_key(key);
+        cluster.may_listen() && !(waits && self.namespaces.is_opening_any(self.common.clock.now(), is_known))
     }
 
     /// What keeps it from listening, if it is the group.
