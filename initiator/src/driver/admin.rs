@@ -147,10 +147,12 @@ fn path_for<'a, T: Transport>(
             && association.namespace(nsid).is_some()
             && !heads.is_foreign_on(nsid, number)
     };
+    // What takes an I/O queue waits for a path with access, as an operation does.
+    let has_access = |number: usize| waiting.queue == QueueKind::Admin || leads.contains(number);
     let takes = |(number, path): &(usize, &mut Path<T>)| {
+        let is_disk = |association| shows_disk(*number, association) && has_access(*number);
         path.is_ready()
-            && (waiting.recipient == Recipient::Controller
-                || path.association.as_ref().is_some_and(|association| shows_disk(*number, association)))
+            && (waiting.recipient == Recipient::Controller || path.association.as_ref().is_some_and(is_disk))
     };
     let able = paths.iter_mut().enumerate().filter(takes);
     able.min_by_key(|(number, _)| !leads.contains(*number)).map(|(_, path)| path)

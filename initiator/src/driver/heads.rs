@@ -301,6 +301,8 @@ impl<T: Transport> Driver<T> {
                 heads.entry(namespace.nsid).or_insert_with(|| Head::new(identity(), false));
             }
         }
+        // One that is away may be the one that has it.
+        let others_away = self.paths.iter().any(|path| !path.is_ready() && !path.recovery.is_over());
         let first = &self.paths[0];
         let (wait_max, waits) = (first.recovery.io_wait_max(), first.config.wait_for_disk);
         for (&nsid, head) in heads {
@@ -330,7 +332,9 @@ impl<T: Transport> Driver<T> {
                 Some(mismatch) => Some(Reason::Foreign(mismatch)),
                 None if !sight.no_access.is_empty() => Some(Reason::NoAccess),
                 None if sight.unknown => Some(Reason::Unknown),
-                None if !taken_away && (sight.late || head.blocked.is_some()) => Some(Reason::Unknown),
+                None if !taken_away && (sight.late || head.blocked.is_some() || head.in_use && others_away) => {
+                    Some(Reason::Unknown)
+                }
                 None => {
                     // It was taken away while its controllers are there: nobody waits for it, and its operations fail.
                     head.paths = *ready;

@@ -478,3 +478,25 @@ fn operations_wait_for_a_look_at_their_only_path_no_longer_than_for_a_connection
     rig.run();
     assert_eq!((rig.result(2), rig.target.seen.len()), (Some(Ok(())), 1), "it answers again");
 }
+
+/// The other controller never had it: nobody has taken it away.
+#[test]
+fn loss_of_the_only_path_that_shows_a_disk_is_waited_for_beside_a_controller_that_never_showed_it() {
+    let mut rig = Rig::pair(config(), |path, target| {
+        if path == 1 {
+            target.disks.insert(2, Disk::new(9, BLOCK, BLOCKS));
+        }
+    });
+    rig.submit(0, read(0, 1));
+    rig.run();
+    assert_eq!(rig.result(0), Some(Ok(())));
+    rig.target.closed = true;
+    rig.target.disconnect();
+    rig.run();
+    rig.submit(1, rig.write(0, 1, 0xaa));
+    rig.pass(5 * SECOND);
+    assert_eq!(rig.result(1), None, "it is reconnected");
+    rig.target.closed = false;
+    rig.pass(20 * SECOND);
+    assert_eq!(rig.result(1), Some(Ok(())));
+}
