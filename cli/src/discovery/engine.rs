@@ -87,6 +87,10 @@ impl SubsystemPath {
         Self { place, options }
     }
 
+    pub(super) fn has_tls(&self) -> bool {
+        self.options.iter().any(|option| option == "--tls")
+    }
+
     /// Whether both lead from the same place to the same place.
     fn is_same(&self, other: &Self) -> bool {
         let source = |path: &Self| {
@@ -98,6 +102,11 @@ impl SubsystemPath {
 }
 
 impl Subsystem {
+    /// Whether a path of it has TLS.
+    fn has_tls(&self) -> bool {
+        self.paths.iter().any(SubsystemPath::has_tls)
+    }
+
     /// Adds a path that it does not have yet.
     fn add(&mut self, path: SubsystemPath) {
         if !self.paths.iter().any(|it| it.is_same(&path)) && self.paths.len() <= PATHS_MAX {
@@ -435,7 +444,11 @@ impl Engine {
                     options: of_all_paths(options),
                 });
                 let mut path = SubsystemPath::new(place.clone(), options);
-                if *tls && !options.iter().any(|option| option == "--tls" || option == "--concat") {
+                // What is configured with TLS is reached in no other way, whatever a log says that nobody has authenticated.
+                let insists = self.fixed.iter().any(|it| it.nqn == *nqn && it.has_tls());
+                if (*tls || insists)
+                    && !options.iter().any(|option| option == "--tls" || option == "--concat")
+                {
                     path.options.push("--tls".to_owned());
                 }
                 subsystem.add(path);

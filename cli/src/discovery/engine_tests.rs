@@ -338,3 +338,23 @@ fn subsystem_that_is_named_itself_needs_no_discovery_controller() {
     engine.on_namespaces(NOW, &seen("a"), [7]);
     assert_eq!(disks(&mut engine), ["+a/7"]);
 }
+
+#[test]
+fn subsystem_that_is_configured_with_tls_gets_no_path_in_the_clear_from_discovery() {
+    let fixed = Subsystem { nqn: "a".to_owned(), paths: vec![path("t1", &["--tls"])], options: Vec::new() };
+    let mut engine = Engine::new(Policy::default());
+    engine.on_configured(NOW, [controller("d")], vec![fixed]);
+    engine.on_log(
+        NOW,
+        &controller("d"),
+        vec![Entry::Subsystem { nqn: "a".to_owned(), place: place("t2"), tls: false }],
+    );
+    let watched = |action| match action {
+        Action::Watch(subsystem) => Some(subsystem),
+        _ => None,
+    };
+    let last = actions(&mut engine).into_iter().rev().find_map(watched);
+    let paths = last.expect("it is watched").paths;
+    assert_eq!(paths.len(), 2, "{paths:?}");
+    assert!(paths.iter().all(SubsystemPath::has_tls), "{paths:?}");
+}

@@ -10,7 +10,7 @@ use crate::connect::{connect, reach};
 use crate::print::chain;
 use anyhow::{Context, Result, anyhow};
 use nvmf_attached::{Attachment, State};
-use nvmf_initiator::{Change, Discovery};
+use nvmf_initiator::{Change, Discovery, HostIdentity};
 use sd_notify::NotifyState;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -220,6 +220,17 @@ impl Service {
         let named = self.sources.controllers.iter().cloned();
         let places: BTreeSet<_> = self.sources.controllers.iter().map(|it| it.place.clone()).collect();
         let all = named.chain(announced.filter(|it| !places.contains(&it.place)));
+        // A file names hosts: who names none is this machine, and not one more host.
+        let is_host = |option: &String| option.starts_with("--hostnqn=");
+        let names_hosts = self.sources.subsystems.iter().any(|it| it.options.iter().any(is_host));
+        let own = names_hosts.then(HostIdentity::of_this_machine).and_then(Result::ok);
+        let own = own.map(|host| format!("--hostnqn={}", host.nqn));
+        let all = all.map(|mut controller| {
+            if !controller.options.iter().any(is_host) {
+                controller.options.extend(own.clone());
+            }
+            controller
+        });
         let now = self.start.elapsed();
         self.engine.on_configured(now, all, self.sources.subsystems.clone());
         self.act();

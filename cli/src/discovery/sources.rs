@@ -308,8 +308,14 @@ pub(crate) fn add_missing_paths(
         return Ok(0);
     }
     let is_there = |path: &&SubsystemPath| listed.disk.paths.iter().any(|attached| path.is_at(attached));
-    let missing: Vec<_> = paths.iter().filter(|path| !is_there(path)).collect();
-    for path in &missing {
+    // A disk that was attached over TLS is reached in no other way.
+    let insists = listed.disk.tls;
+    let is_able = |path: &&SubsystemPath| !insists || path.place.transport == "tcp";
+    let mut missing: Vec<_> = paths.iter().filter(|path| !is_there(path) && is_able(path)).cloned().collect();
+    for path in &mut missing {
+        if insists && !path.has_tls() {
+            path.options.push("--tls".to_owned());
+        }
         listed.add_path(&path.text()).with_context(|| format!("the path over {}", path.place))?;
     }
     Ok(missing.len())
@@ -331,9 +337,11 @@ impl Controller {
     /// How to connect to it.
     pub(crate) fn connection(&self) -> Result<Options> {
         let mut arguments = [&self.place.arguments()[..], &self.options].concat();
-        // A host's key in a file is for all that it connects to, and few discovery controllers ask for it.
+        // A host's key in a file is for all that it connects to, and few discovery controllers ask for it. One that has to
+        // prove who it is must.
         let is_of_file = arguments.iter().any(|option| option.starts_with("--config="));
-        if is_of_file && !arguments.iter().any(|option| option == "--concat") {
+        let must = |option: &String| option == "--concat" || option.starts_with("--dhchap-ctrl-secret=");
+        if is_of_file && !arguments.iter().any(must) {
             arguments.push("--dhchap-optional".to_owned());
         }
         parse(&arguments)?.0.target.options(Nqn::DISCOVERY)

@@ -332,7 +332,9 @@ impl<T: Transport> Driver<T> {
                 Some(mismatch) => Some(Reason::Foreign(mismatch)),
                 None if !sight.no_access.is_empty() => Some(Reason::NoAccess),
                 None if sight.unknown => Some(Reason::Unknown),
-                None if !taken_away && (sight.late || head.blocked.is_some() || head.in_use && others_away) => {
+                None if !taken_away
+                    && (sight.late || head.blocked.is_some() || head.in_use && others_away) =>
+                {
                     Some(Reason::Unknown)
                 }
                 None => {
