@@ -10,7 +10,7 @@ use crate::connect::{connect, reach};
 use crate::print::chain;
 use anyhow::{Context, Result, anyhow};
 use nvmf_attached::{Attachment, State};
-use nvmf_initiator::{Change, Discovery, HostIdentity};
+use nvmf_initiator::{Change, ConnectionState, Discovery, HostIdentity};
 use sd_notify::NotifyState;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -471,12 +471,17 @@ async fn watch(subsystem: Subsystem, follows: bool, tell: UnboundedSender<Event>
                 if !follows {
                     return connection.close().await;
                 }
+                let is_live = || connection.state() == ConnectionState::Live;
                 loop {
                     match changes.next().await {
-                        Change::Namespaces => {
-                            let _ = tell.send(Event::Namespaces(seen.clone(), said()));
+                        Change::State(ConnectionState::Lost) => break,
+                        // While the target is away nothing is known of them, which is not that there are none.
+                        Change::Namespaces | Change::State(ConnectionState::Live) => {
+                            let (was_live, nsids) = (is_live(), said());
+                            if was_live && is_live() {
+                                let _ = tell.send(Event::Namespaces(seen.clone(), nsids));
+                            }
                         }
-                        Change::State(nvmf_initiator::ConnectionState::Lost) => break,
                         _ => {}
                     }
                 }
