@@ -1,5 +1,5 @@
-# A disk through ten ends of its server, and ten of its target, at moments that nobody chose, and while it grows. A scenario sets
-# what attach-disk.sh wants, and calls `survives`.
+# A disk through ten ends of its server, and ten of its target, at moments that nobody chose. A scenario sets what
+# attach-disk.sh wants, and calls `survives`.
 
 . "$LAB/attach-disk.sh"
 
