@@ -126,7 +126,7 @@ pub(super) fn of_all_paths(options: &[String]) -> Vec<String> {
 }
 
 /// The host that options name.
-fn host(options: &[String]) -> Option<String> {
+pub(super) fn host(options: &[String]) -> Option<String> {
     options.iter().rev().find_map(|option| option.strip_prefix("--hostnqn=")).map(str::to_owned)
 }
 
@@ -428,6 +428,9 @@ impl Engine {
                 None => drop(wanted.insert(subsystem.seen(), subsystem.clone())),
             }
         }
+        // What is configured with TLS is reached in no other way, whatever a log says that nobody has authenticated.
+        let insists = self.fixed.iter().filter(|it| it.has_tls()).map(|it| it.nqn.as_str());
+        let insists: BTreeSet<_> = insists.collect();
         let mut controllers: Vec<_> = self.controllers.iter().collect();
         // The nearest says with which options.
         controllers.sort_by_key(|(_, followed)| followed.depth);
@@ -444,9 +447,7 @@ impl Engine {
                     options: of_all_paths(options),
                 });
                 let mut path = SubsystemPath::new(place.clone(), options);
-                // What is configured with TLS is reached in no other way, whatever a log says that nobody has authenticated.
-                let insists = self.fixed.iter().any(|it| it.nqn == *nqn && it.has_tls());
-                if (*tls || insists)
+                if (*tls || insists.contains(&**nqn))
                     && !options.iter().any(|option| option == "--tls" || option == "--concat")
                 {
                     path.options.push("--tls".to_owned());

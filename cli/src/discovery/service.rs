@@ -1,6 +1,6 @@
 //! Doing what the engine wants: connections to discovery controllers and subsystems, disks attached and detached.
 
-use super::engine::{Action, Controller, Detached, Disk, Engine, Entry, Seen, Subsystem};
+use super::engine::{Action, Controller, Detached, Disk, Engine, Entry, Seen, Subsystem, host};
 use super::entries::entries;
 use super::mdns::{Announced, Browser};
 use super::policy::Policy;
@@ -221,12 +221,11 @@ impl Service {
         let places: BTreeSet<_> = self.sources.controllers.iter().map(|it| it.place.clone()).collect();
         let all = named.chain(announced.filter(|it| !places.contains(&it.place)));
         // A file names hosts: who names none is this machine, and not one more host.
-        let is_host = |option: &String| option.starts_with("--hostnqn=");
-        let names_hosts = self.sources.subsystems.iter().any(|it| it.options.iter().any(is_host));
+        let names_hosts = self.sources.subsystems.iter().any(|it| host(&it.options).is_some());
         let own = names_hosts.then(HostIdentity::of_this_machine).and_then(Result::ok);
         let own = own.map(|host| format!("--hostnqn={}", host.nqn));
         let all = all.map(|mut controller| {
-            if !controller.options.iter().any(is_host) {
+            if host(&controller.options).is_none() {
                 controller.options.extend(own.clone());
             }
             controller

@@ -49,6 +49,15 @@ pub(super) struct Suspended {
     pub(super) resume: Option<OpId>,
 }
 
+/// After the lease has lapsed: what is not served yet of what was changed meanwhile.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Unapplied {
+    /// It was not read yet.
+    Unread,
+    /// This version of the configuration.
+    Version(u64),
+}
+
 /// The own record.
 #[derive(Debug, Default)]
 pub(super) struct Own {
@@ -180,14 +189,7 @@ impl Gateway {
                 if self.suspended.is_some_and(|suspended| suspended.resume.is_some_and(read)) {
                     self.suspended = None;
                 }
-                if self.suspended.is_none()
-                    && let Some(unapplied) = &mut self.unapplied
-                {
-                    let version = *unapplied.get_or_insert(self.configuration.version());
-                    if self.configuration.applied().is_some_and(|applied| applied >= version) {
-                        self.unapplied = None;
-                    }
-                }
+                self.note_applied();
                 self.wake_at(until);
                 if self.suspended.is_none() {
                     self.trust(until);
@@ -195,10 +197,21 @@ impl Gateway {
             }
             _ => {
                 self.suspended = Some(Suspended { resume: None });
-                self.unapplied = Some(None);
+                self.unapplied = Some(Unapplied::Unread);
                 self.groups.values_mut().for_each(|group| group.lapsed = group.handle.is_some());
             }
         }
+    }
+
+    /// What was read since the lease lapsed may be served by now.
+    fn note_applied(&mut self) {
+        let version = match self.unapplied.filter(|_| self.suspended.is_none()) {
+            None => return,
+            Some(Unapplied::Unread) => self.configuration.version(),
+            Some(Unapplied::Version(version)) => version,
+        };
+        let is_served = self.configuration.applied().is_some_and(|applied| applied >= version);
+        self.unapplied = (!is_served).then_some(Unapplied::Version(version));
     }
 
     /// Hosts are admitted for as long as the lease holds, once what was read since it lapsed is served: a gateway that wakes

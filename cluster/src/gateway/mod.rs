@@ -36,7 +36,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
-use membership::{Membership, Own, Peer, Suspended};
+use membership::{Membership, Own, Peer, Suspended, Unapplied};
 use reader::Reader;
 use requests::{Edit, Request};
 pub use requests::{RequestError, RequestId};
@@ -92,8 +92,7 @@ pub struct Gateway {
     membership: Membership,
     lease: OwnLease,
     suspended: Option<Suspended>,
-    /// After the lease has lapsed: what was read since, and is not served yet; `None` before it was read.
-    unapplied: Option<Option<u64>>,
+    unapplied: Option<Unapplied>,
     /// Hosts are admitted until then, as was told.
     admits_until: Duration,
     own: Own,

@@ -219,12 +219,8 @@ impl Gateway {
     ) -> RequestId {
         let id = self.request();
         let serves = |group: &&mut Group| matches!(group.phase, Phase::Serving | Phase::Draining);
-        match self
-            .groups
-            .get_mut(&group)
-            .filter(serves)
-            .and_then(|group| Some((group.handle?, group.reservations.store(namespace, value))))
-        {
+        let served = self.groups.get_mut(&group).filter(serves);
+        match served.and_then(|group| Some((group.handle?, group.reservations.store(namespace, value)))) {
             None => self.answer(id, Err(RequestError::NotOwner(group))),
             Some((_, None)) => self.answer(id, Err(RequestError::Busy)),
             Some((handle, Some(keys))) => {

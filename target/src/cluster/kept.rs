@@ -86,10 +86,9 @@ impl Kept {
     }
 }
 
-/// Whether an error says that another gateway serves the ANA group.
-pub(crate) fn is_of_other(error: &io::Error) -> bool {
-    let of_group = error.get_ref().and_then(|error| error.downcast_ref::<RequestError>());
-    matches!(of_group, Some(RequestError::NotOwner(_)))
+/// What the group says of a file that could not be stored.
+pub(crate) fn refusal(error: &io::Error) -> Option<&RequestError> {
+    error.get_ref()?.downcast_ref()
 }
 
 /// Files are called `reservation-UUID.toml` and `write-protection-UUID`.
@@ -161,7 +160,8 @@ impl Folder for Kept {
         if let Err(error) = stored {
             // What another gateway makes of it counts, unless it was read again meanwhile.
             let is_same = |file: &KeptFile| file.is_dirty && file.text.clone().and_then(Result::ok) == text;
-            if is_of_other(&error) && files.files.get(name).is_some_and(is_same) {
+            let is_of_other = matches!(refusal(&error), Some(RequestError::NotOwner(_)));
+            if is_of_other && files.files.get(name).is_some_and(is_same) {
                 files.files.remove(name);
             }
             return Err(error);

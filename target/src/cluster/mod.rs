@@ -22,6 +22,7 @@ mod watches;
 pub use advertised::Advertised;
 pub use driver::{Driver, start};
 pub use kept::Kept;
+pub(crate) use kept::refusal;
 pub use store::Place;
 
 use core::ops::RangeInclusive;

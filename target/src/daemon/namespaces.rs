@@ -119,7 +119,7 @@ impl Namespaces {
         for export in &self.held {
             held.entry((export.nqn, export.namespace.nsid)).or_default().push(&export.namespace);
         }
-        let due = self.not_open(wanted).filter(|(key, namespace)| {
+        let is_due = |(key, namespace): &(Key, &Namespace)| {
             // One that was begun for another disk, and may never end, is no reason to wait.
             let is_opening = self.opening.iter().any(|o| o.key == *key && o.namespace == **namespace);
             let is_held = held.get(key).is_some_and(|held| held.contains(namespace));
@@ -128,11 +128,12 @@ impl Namespaces {
                 || self.is_waiting(key, now)
                 || self.is_leaving(key, namespace)
                 || self.is_resting(key, namespace))
-        });
-        let mut due: Vec<(Key, &Namespace)> = due.collect();
+        };
         // What asks nobody else first.
-        due.sort_by_key(|(_, namespace)| matches!(namespace.backing, Backing::Rbd(_)));
-        for (key, namespace) in due.into_iter().take(room) {
+        let is_image = |(_, namespace): &(Key, &Namespace)| matches!(namespace.backing, Backing::Rbd(_));
+        let (images, others): (Vec<_>, Vec<_>) = self.not_open(wanted).partition(is_image);
+        let due: Vec<_> = others.into_iter().chain(images).filter(is_due).take(room).collect();
+        for (key, namespace) in due {
             let nqn = key.0;
             let (device, waker, state) = (self.take_device(), waker.clone(), Arc::clone(state));
             let (tell, told) = channel();

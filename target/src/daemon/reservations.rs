@@ -2,6 +2,7 @@
 
 use super::workers::{Common, publish};
 use crate::barrier::{Barrier, Scope};
+use crate::cluster::refusal;
 use crate::mailbox::Mailboxes;
 use crate::message::{Answered, Origin, WorkerId};
 use crate::state::StateDirectory;
@@ -337,8 +338,7 @@ fn not_stored(question: &ReservationQuestion, error: &io::Error) -> Status {
 
 /// Of a command that could not be kept. Where another gateway has the namespace by now, its host asks that one.
 fn status_of(error: &io::Error) -> Status {
-    let of_group = error.get_ref().and_then(|error| error.downcast_ref::<RequestError>());
-    match of_group {
+    match refusal(error) {
         Some(RequestError::NotOwner(_)) => Status::ANA_INACCESSIBLE,
         Some(RequestError::Busy) => Status::ANA_TRANSITION,
         _ => Status::INTERNAL_ERROR,

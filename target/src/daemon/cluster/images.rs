@@ -105,12 +105,11 @@ impl Opening {
 
     /// How many more may be begun beside these. One that hangs keeps no other from being opened.
     pub(super) fn room(openings: &[Self], now: Duration) -> usize {
-        let quick = openings.iter().filter(|opening| !opening.is_older(now, HANGS_AFTER));
-        OPENING_MAX.saturating_sub(quick.count())
+        OPENING_MAX.saturating_sub(openings.iter().filter(|opening| !opening.hangs(now)).count())
     }
 
-    fn is_older(&self, now: Duration, age: Duration) -> bool {
-        now >= self.since + age
+    fn hangs(&self, now: Duration) -> bool {
+        now >= self.since + HANGS_AFTER
     }
 
     /// What came of it, once it is over.
@@ -143,9 +142,9 @@ impl Images {
         self.opens.is_some() || self.leaving.is_some() || self.cut.is_some()
     }
 
-    /// Whether an image has been opening for so long.
-    fn hangs(&self, key: &Key, now: Duration, age: Duration) -> bool {
-        self.opening.iter().any(|opening| opening.key == *key && opening.is_older(now, age))
+    /// Whether an image is being opened, and does not answer.
+    fn hangs(&self, key: &Key, now: Duration) -> bool {
+        self.opening.iter().any(|opening| opening.key == *key && opening.hangs(now))
     }
 
     /// Whether hosts use what is open.
@@ -196,7 +195,7 @@ impl Daemon {
         let (now, key) = (self.common.clock.now(), key_of(export));
         let mut handles = self.cluster.iter().flat_map(|cluster| cluster.handles.values());
         self.is_closed_here(export)
-            && handles.any(|images| images.leaving.is_none() && images.hangs(&key, now, HANGS_AFTER))
+            && handles.any(|images| images.leaving.is_none() && images.hangs(&key, now))
     }
 
     fn image_trouble(&self, export: &Export) -> Option<&Fault> {
