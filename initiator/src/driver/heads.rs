@@ -242,6 +242,16 @@ impl Sight {
     }
 }
 
+/// The paths whose controllers are being asked which disks they have.
+fn scanning<T: Transport>(paths: &[Path<T>]) -> PathSet {
+    let mut scanning = PathSet::default();
+    let is_scanning = |path: &Path<T>| path.association.as_ref().is_some_and(Association::is_scanning);
+    for (number, _) in paths.iter().enumerate().filter(|(_, path)| path.is_ready() && is_scanning(path)) {
+        scanning.insert(number);
+    }
+    scanning
+}
+
 impl<T: Transport> Driver<T> {
     /// Pins a namespace to the disk that somebody opened. A namespace that is in use already keeps the disk that it was opened as.
     ///
@@ -289,13 +299,10 @@ impl<T: Transport> Driver<T> {
     /// change, and before anything is issued. `back`: this path was connected again just now.
     pub(super) fn check_heads(&mut self, now: Duration, back: Option<usize>) {
         let Heads { heads, ready, looked_into } = &mut self.heads;
-        (*ready, *looked_into) = (PathSet::default(), PathSet::default());
+        (*ready, *looked_into) = (PathSet::default(), scanning(&self.paths));
         for (number, path) in self.paths.iter().enumerate().filter(|(_, path)| path.is_ready()) {
             ready.insert(number);
             let Some(association) = &path.association else { continue };
-            if association.is_scanning() {
-                looked_into.insert(number);
-            }
             for namespace in association.namespaces() {
                 let identity = || NamespaceIdentity::new(association.controller(), namespace);
                 heads.entry(namespace.nsid).or_insert_with(|| Head::new(identity(), false));
@@ -372,13 +379,7 @@ impl<T: Transport> Driver<T> {
     /// Has operations leave the paths whose controllers are being asked which disks they have, where others lead to the
     /// disk; and come back afterwards.
     pub(super) fn look_at_scans(&mut self, now: Duration) {
-        let mut looked_into = PathSet::default();
-        for (number, path) in self.paths.iter().enumerate() {
-            if path.is_ready() && path.association.as_ref().is_some_and(Association::is_scanning) {
-                looked_into.insert(number);
-            }
-        }
-        if self.heads.looked_into != looked_into {
+        if self.heads.looked_into != scanning(&self.paths) {
             self.check_heads(now, None);
         }
     }
