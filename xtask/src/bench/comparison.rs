@@ -109,6 +109,7 @@ impl<'a> Comparison<'a> {
             if round % 2 == 0 {
                 sides.reverse();
             }
+            pace.begin_round();
             for side in sides {
                 let measured = pace.measure(|| {
                     let before = Busy::now(cores);

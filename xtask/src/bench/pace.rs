@@ -22,9 +22,11 @@ const PAUSE: Duration = Duration::from_millis(20);
 const LOOKS: u32 = 200;
 /// What is slower than this share of the best is a slow machine.
 const SHARE_MIN: f64 = 0.5;
-/// Looks for which a measurement waits for a machine that is not: half a minute.
+/// Looks for which one measurement waits for a machine that is not: half a minute.
 const WAIT_LOOKS: u32 = 1200;
-/// How often a measurement is made again because the machine became slow meanwhile.
+/// Looks for which all of them wait together: ten minutes. A machine that is slow for most of the time is measured as it is.
+const WAIT_LOOKS_OF_ALL: u32 = 24_000;
+/// How often a measurement is made again because the machine changed meanwhile.
 const AGAIN_MAX: u32 = 2;
 
 /// The best pace that was seen, and what it was like at the measurements.
@@ -32,9 +34,14 @@ pub(super) struct Pace<'a> {
     /// Gives the pace now.
     look: Box<dyn FnMut() -> f64 + 'a>,
     best: f64,
-    /// Measurements that count, and those of them that a slow machine made in spite of all waiting.
+    /// Looks for which measurements may still wait.
+    patience: u32,
+    /// Whether the machine was slow when the round's first side was measured.
+    round: Option<bool>,
+    /// Measurements that count; those of them that a slow machine made; and those whose round has both, or that saw it change.
     measured: u32,
     slow: u32,
+    mixed: u32,
 }
 
 impl<'a> Pace<'a> {
@@ -55,32 +62,51 @@ impl<'a> Pace<'a> {
 
     /// By what tells the pace.
     pub(super) fn by(look: Box<dyn FnMut() -> f64 + 'a>) -> Self {
-        Self { look, best: 0.0, measured: 0, slow: 0 }
+        Self { look, best: 0.0, patience: WAIT_LOOKS_OF_ALL, round: None, measured: 0, slow: 0, mixed: 0 }
     }
 
-    /// Measures while the machine is as fast as it was at its best: waits for that, and measures again if it did not stay so.
+    /// The next round begins, whose sides are to meet the same machine.
+    pub(super) fn begin_round(&mut self) {
+        self.round = None;
+    }
+
+    /// Measures while the machine is as fast as at its best or, where that was waited for in vain, as it was for the round's
+    /// first side; measures again if it did not stay so.
     pub(super) fn measure<T>(&mut self, mut run: impl FnMut() -> Option<T>) -> Option<T> {
-        let mut figure = None;
-        for _ in 0..=AGAIN_MAX {
-            let _ = (0..WAIT_LOOKS).find(|_| !self.is_slow());
-            figure = Some(run()?);
-            if !self.is_slow() {
-                self.measured += 1;
-                return figure;
+        let wanted = self.round.unwrap_or(false);
+        let mut again = AGAIN_MAX;
+        loop {
+            let before = self.wait_until_slow_is(wanted);
+            let figure = run()?;
+            let is_mixed = self.is_slow() != before || self.round.is_some_and(|round| round != before);
+            if is_mixed && again > 0 {
+                again -= 1;
+                continue;
             }
+            self.round.get_or_insert(before);
+            self.measured += 1;
+            self.slow += u32::from(before);
+            self.mixed += u32::from(is_mixed);
+            return Some(figure);
         }
-        self.measured += 1;
-        self.slow += 1;
-        figure
+    }
+
+    /// Gives whether the machine is slow, if possible as it is wanted.
+    fn wait_until_slow_is(&mut self, wanted: bool) -> bool {
+        let looks = WAIT_LOOKS.min(self.patience);
+        let waited = (0..looks).find(|_| self.is_slow() == wanted);
+        self.patience -= waited.unwrap_or(looks);
+        if waited.is_some() { wanted } else { self.is_slow() }
     }
 
     /// One sentence for the table.
     pub(super) fn said(&self) -> String {
-        let Self { measured, slow, .. } = self;
+        let Self { measured, slow, mixed, .. } = self;
         let nanoseconds = 1e9 / self.best;
         format!(
-            "A cache line went from core to core and back in {nanoseconds:.0} ns at best; where the host had moved the cores so far \
-             apart that it took twice as long, a measurement waited, or was made again, and {slow} of {measured} were made nevertheless"
+            "A cache line went from core to core and back in {nanoseconds:.0} ns at best; the host had moved the cores so far \
+             apart that it took twice as long in {slow} of {measured} measurements, and before, during or after {mixed} it moved \
+             them, so that the other side of the round met another machine"
         )
     }
 
@@ -145,18 +171,47 @@ mod tests {
         assert!(!pace.is_slow());
         let mut figures = [1, 2].into_iter();
         assert_eq!(pace.measure(|| figures.next()), Some(2));
-        assert_eq!((pace.measured, pace.slow), (1, 0));
-        assert!(pace.said().contains("0 of 1 were made nevertheless"), "{}", pace.said());
+        assert_eq!((pace.measured, pace.slow, pace.mixed), (1, 0, 0));
+        assert!(pace.said().contains("in 0 of 1 measurements"), "{}", pace.said());
     }
 
     #[test]
-    fn machine_that_stays_slow_is_measured_and_counted() {
-        let mut first = Some(10.0);
-        let mut pace = Pace::by(Box::new(|| first.take().unwrap_or(3.0)));
+    fn machine_that_stays_slow_is_measured_and_counted_and_waited_for_no_longer_than_all_may() {
+        let mut looks = 0;
+        let mut pace = Pace::by(Box::new(|| {
+            looks += 1;
+            if looks == 1 { 10.0 } else { 3.0 }
+        }));
         assert!(!pace.is_slow());
-        assert_eq!(pace.measure(|| Some(())), Some(()));
-        assert_eq!((pace.measured, pace.slow), (1, 1));
+        for _ in 0..1000 {
+            pace.begin_round();
+            assert_eq!(pace.measure(|| Some(())), Some(()));
+        }
+        assert_eq!((pace.measured, pace.slow, pace.mixed), (1000, 1000, 0));
         assert_eq!(pace.measure(|| None::<()>), None, "nothing came of it");
-        assert_eq!(pace.measured, 1);
+        assert_eq!((pace.measured, pace.patience), (1000, 0));
+        drop(pace);
+        assert!(looks < WAIT_LOOKS_OF_ALL + 3000, "{looks}");
+    }
+
+    #[test]
+    fn sides_of_a_round_are_measured_on_the_same_machine() {
+        // Fast once, then slow for longer than one measurement waits; the second side finds it fast, and waits.
+        let mut looks = 0;
+        let mut pace = Pace::by(Box::new(|| {
+            looks += 1;
+            let is_fast = looks == 1 || (1204..1210).contains(&looks);
+            if is_fast { 10.0 } else { 3.0 }
+        }));
+        assert!(!pace.is_slow());
+        pace.begin_round();
+        let mut measured = 0;
+        for _ in 0..2 {
+            let _ = pace.measure(|| {
+                measured += 1;
+                Some(())
+            });
+        }
+        assert_eq!((measured, pace.slow, pace.mixed), (2, 2, 0));
     }
 }
