@@ -1,7 +1,8 @@
 //! Runs a thousand seeds of the simulation over each transport. `NVMF_SIMULATION_SEED=n` runs one,
-//! `NVMF_SIMULATION_SEEDS=a..b` a range. `cargo xtask sim` does both.
+//! `NVMF_SIMULATION_SEEDS=a..b` a range. `cargo xtask sim` does both. `NVMF_SIMULATION_LIMITS` leaves out what a failing seed said
+//! that it does without.
 
-use nvmf_tests::simulation::{self, Coverage, Outcome, Transport};
+use nvmf_tests::simulation::{self, Coverage, Limits, Outcome, Transport};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -18,6 +19,12 @@ fn seeds() -> Range<u64> {
         }
         Err(_) => 0..1000,
     }
+}
+
+fn limits() -> Limits {
+    std::env::var("NVMF_SIMULATION_LIMITS").map_or(Limits::NONE, |text| {
+        text.parse().unwrap_or_else(|error| panic!("NVMF_SIMULATION_LIMITS: {error}"))
+    })
 }
 
 /// What must have met each other in a thousand seeds.
@@ -65,14 +72,30 @@ fn print_coverage(coverage: &Coverage) {
     println!();
 }
 
+/// Panics of runs that only look whether a shorter seed fails, too.
+fn say_nothing_while_shrinking() {
+    let usual = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        if !simulation::shrinks() {
+            usual(info);
+        }
+    }));
+}
+
 /// Runs all seeds with the test of this name, and adds up what happened.
 fn run_all(transport: Transport, test: &str) -> Outcome {
+    say_nothing_while_shrinking();
     let mut sum = Outcome::default();
     for seed in seeds() {
-        let Ok(outcome) = std::panic::catch_unwind(|| simulation::run(transport, seed)) else {
+        let limits = limits();
+        let run = || simulation::run_within(transport, seed, &limits);
+        let Ok(outcome) = std::panic::catch_unwind(run) else {
+            let shorter = (limits == Limits::NONE).then(|| simulation::shrink(transport, seed));
+            let command = format!("cargo test -p nvmf-tests --test simulation {test}");
             panic!(
-                "seed {seed} failed: NVMF_SIMULATION_SEED={seed} cargo test -p nvmf-tests --test simulation {test} \
-                 replays it"
+                "seed {seed} failed: NVMF_SIMULATION_SEED={seed} {command} replays it, and so does the shorter \
+                 NVMF_SIMULATION_SEED={seed} NVMF_SIMULATION_LIMITS={} {command}",
+                shorter.unwrap_or(limits)
             );
         };
         sum.operations += outcome.operations;

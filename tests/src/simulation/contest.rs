@@ -112,6 +112,11 @@ impl Contest {
         Self { base, registers, contenders, rng, won: 0, differed: 0 }
     }
 
+    /// Nobody contends from now on.
+    pub(super) fn begin_no_more(&mut self) {
+        self.contenders.iter_mut().for_each(|it| it.left = 0);
+    }
+
     /// Whether a contender has anything to do.
     pub(super) fn is_busy(&self) -> bool {
         self.contenders.iter().any(|it| it.left > 0 || !matches!(it.doing, Doing::Nothing))

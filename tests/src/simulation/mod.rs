@@ -23,6 +23,7 @@
 //! | `rights` | who may read and write which blocks |
 //! | `reservation` | a model of a reservation |
 //! | `command` | what hosts send for reservation and write protection |
+//! | `shrink` | [`shrink`]: makes a seed that fails shorter |
 //!
 //! A run depends only on its seed, so that a failure can be reproduced. `network/tcp` says where the kernel's timers
 //! may play a part.
@@ -43,9 +44,12 @@ mod register;
 mod reservation;
 mod resets;
 mod rights;
+mod shrink;
 mod target;
 mod troubles;
 mod world;
+
+pub use shrink::{Limits, Part, shrink, shrinks};
 
 use network::{Network, RdmaNetwork, TcpNetwork};
 use std::collections::BTreeMap;
@@ -106,19 +110,28 @@ pub struct Outcome {
 /// When a block has wrong contents, a side hangs, or a resource is leaked.
 #[must_use]
 pub fn run(transport: Transport, seed: u64) -> Outcome {
+    run_within(transport, seed, &Limits::NONE)
+}
+
+/// Runs as much of a seed as these limits leave. Before the limit of time, all that happens is what happens without it.
+///
+/// # Panics
+/// As [`run`].
+#[must_use]
+pub fn run_within(transport: Transport, seed: u64, limits: &Limits) -> Outcome {
     match transport {
-        Transport::Rdma => run_over::<RdmaNetwork>(seed),
-        Transport::Tcp => run_over::<TcpNetwork>(seed),
+        Transport::Rdma => run_over::<RdmaNetwork>(seed, limits),
+        Transport::Tcp => run_over::<TcpNetwork>(seed, limits),
     }
 }
 
-fn run_over<N: Network>(seed: u64) -> Outcome {
-    let mut world = World::<N>::new(seed);
+fn run_over<N: Network>(seed: u64, limits: &Limits) -> Outcome {
+    let mut world = World::<N>::new(seed, limits);
     world.run();
     world.finish()
 }
 
-/// Whether to print events: only if a single seed runs.
+/// Whether to print events: only if a single seed runs, and not while it is made shorter.
 fn prints_events() -> bool {
-    std::env::var_os("NVMF_SIMULATION_SEED").is_some()
+    !shrinks() && std::env::var_os("NVMF_SIMULATION_SEED").is_some()
 }

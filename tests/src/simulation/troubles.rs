@@ -7,6 +7,7 @@ use super::network::{Network, Side};
 use super::reservation::Host as HostIdentifier;
 use super::target::{Mask, Served, Target};
 use super::world::{Shape, World};
+use super::{Limits, Part};
 use crate::rng::Rng;
 use nvme_proto::nvm::reservation::PersistChange;
 use nvmf_subsystem::{ReservationCommand, WriteProtection};
@@ -88,6 +89,34 @@ impl Troubles {
             foreign: 0,
             longest_hang: if targets > 1 { 400 } else { 9000 },
         }
+    }
+
+    /// Leaves out what a seed is to be without.
+    pub(super) fn leave_out(&mut self, limits: &Limits) {
+        for (part, left) in self.all_left() {
+            if !limits.has(part) {
+                *left = 0;
+            }
+        }
+    }
+
+    /// Nothing new begins.
+    pub(super) fn begin_no_more(&mut self) {
+        self.all_left().into_iter().for_each(|(_, left)| *left = 0);
+    }
+
+    fn all_left(&mut self) -> [(Part, &mut u32); 9] {
+        [
+            (Part::PowerCuts, &mut self.power_cuts_left),
+            (Part::Disk, &mut self.left),
+            (Part::HalfOpen, &mut self.half_open_left),
+            (Part::Kills, &mut self.kills_left),
+            (Part::Operator, &mut self.changes_left),
+            (Part::Reservations, &mut self.commands_left),
+            (Part::Protections, &mut self.protections_left),
+            (Part::Outages, &mut self.outages_left),
+            (Part::Takeovers, &mut self.takeovers_left),
+        ]
     }
 
     /// Whether the disk is not itself, or something may yet arrive late.

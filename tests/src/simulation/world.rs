@@ -10,7 +10,7 @@ use super::plane::Kept;
 use super::resets::ResetMode;
 use super::target::{Disks, Site, Target};
 use super::troubles::{Seed, Troubles};
-use super::{Coverage, Outcome};
+use super::{Coverage, Limits, Outcome, Part};
 use crate::rng::Rng;
 use nvmf_initiator::PathPolicy;
 use nvmf_subsystem::AnaState;
@@ -71,6 +71,7 @@ const LONGEST: Duration = Duration::from_secs(4);
 /// The state of a simulation.
 pub(super) struct World<N: Network> {
     seed: u64,
+    limits: Limits,
     pub(super) rng: Rng,
     pub(super) network: N,
     shape: Option<Shape>,
@@ -95,7 +96,7 @@ pub(super) struct World<N: Network> {
 }
 
 impl<N: Network> World<N> {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64, limits: &Limits) -> Self {
         let mut rng = Rng::new(seed);
         let mut network = N::new(&mut rng);
         let shape = Shape::of(seed);
@@ -129,6 +130,7 @@ impl<N: Network> World<N> {
         let now = Duration::from_secs(1);
         let mut world = Self {
             seed,
+            limits: limits.clone(),
             network,
             disks,
             targets,
@@ -154,6 +156,10 @@ impl<N: Network> World<N> {
         let contested_from = host_count * Area::Main.stride();
         let contest_rng = Rng::new(world.rng.next());
         world.contest = Contest::new(contested_from, &world.hosts, raw, contest_rng);
+        world.troubles.leave_out(limits);
+        if !limits.has(Part::Contest) {
+            world.contest.begin_no_more();
+        }
         world
     }
 
@@ -255,7 +261,8 @@ impl<N: Network> World<N> {
         while !self.hosts.iter().all(Host::is_ready) {
             self.turn();
         }
-        self.set_faulty(true);
+        self.set_faulty(self.limits.has(Part::Network));
+        let mut is_limited = self.limits.until < Duration::MAX;
         let busy = |host: &Host<N>| host.left > 0 || !host.idle();
         while self.hosts.iter().any(busy)
             || self.contest.is_busy()
@@ -265,7 +272,19 @@ impl<N: Network> World<N> {
         {
             self.turn();
             self.trouble();
+            if is_limited && self.now >= self.limits.until {
+                is_limited = false;
+                self.begin_no_more();
+            }
         }
+    }
+
+    /// From now on nothing befalls anybody, and nobody begins anything.
+    fn begin_no_more(&mut self) {
+        self.troubles.begin_no_more();
+        self.contest.begin_no_more();
+        self.hosts.iter_mut().for_each(|host| host.left = 0);
+        self.set_faulty(false);
     }
 
     /// Ends the simulation without faults: reads every block, disconnects all hosts, and checks for leaks.
