@@ -1,6 +1,7 @@
 //! What a worker counts, and how often it may log.
 
 use core::fmt;
+use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 
@@ -117,46 +118,114 @@ impl fmt::Display for Counters {
     }
 }
 
-/// A bucket of log lines: whatever a peer can trigger goes through one.
-#[derive(Debug)]
+/// What a line of the log that a peer can cause says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Line {
+    /// It came, or went.
+    Usual,
+    /// It did something wrong, or was refused.
+    Fault,
+}
+
+/// Lines of the log that peers can cause: whatever one of them does, the others' are written.
+#[derive(Debug, Default)]
 pub struct LogLimit {
-    lines: u32,
+    /// Of the addresses that caused some lately.
+    peers: Vec<(IpAddr, Buckets)>,
+    /// Of all for whom there is no room.
+    others: Buckets,
+}
+
+/// One for each [`Line`].
+type Buckets = [Bucket; 2];
+
+/// Lines that may be written now, and more as time goes by.
+#[derive(Debug, Default)]
+struct Bucket {
+    /// Of as many as fit.
+    taken: u32,
     refilled: Duration,
+    /// Not written since the last one that was.
+    dropped: u64,
+}
+
+impl Line {
+    /// Lines at once: a host with a hundred queues loses and connects them all.
+    const fn burst(self) -> u32 {
+        match self {
+            Self::Usual => 600,
+            Self::Fault => 20,
+        }
+    }
+
+    /// One more line each.
+    const fn refill(self) -> Duration {
+        Duration::from_secs(match self {
+            Self::Usual => 1,
+            Self::Fault => 30,
+        })
+    }
 }
 
 impl LogLimit {
-    /// Lines at once.
-    const BURST: u32 = 200;
-    /// One more line each.
-    const REFILL: Duration = Duration::from_millis(100);
+    /// Addresses with buckets of their own.
+    const PEERS: usize = 64;
 
-    /// A full bucket.
+    /// Nobody has caused a line yet.
     #[must_use]
     pub fn new() -> Self {
-        Self { lines: Self::BURST, refilled: Duration::ZERO }
+        Self::default()
     }
 
-    /// Whether a line may be written now; if not, it is counted.
-    pub fn allow(&mut self, now: Duration, counters: &Counters) -> bool {
-        let refills = now.saturating_sub(self.refilled).as_millis() / Self::REFILL.as_millis();
-        if refills > 0 {
-            self.lines =
-                self.lines.saturating_add(u32::try_from(refills).unwrap_or(u32::MAX)).min(Self::BURST);
-            self.refilled = now;
-        }
-        let allowed = self.lines > 0;
-        if allowed {
-            self.lines -= 1;
-        } else {
+    /// Whether a line about this peer may be written now; if not, it is counted. The next one that may be says how many
+    /// were not.
+    pub fn allow(&mut self, now: Duration, peer: IpAddr, line: Line, counters: &Counters) -> bool {
+        // As hosts are written.
+        let peer = peer.to_canonical();
+        let bucket = &mut self.buckets(now, peer)[line as usize];
+        bucket.refill(now, line);
+        if bucket.taken == line.burst() {
+            bucket.dropped += 1;
             counters.log_lines_dropped.add(1);
+            return false;
         }
-        allowed
+        bucket.taken += 1;
+        let dropped = core::mem::take(&mut bucket.dropped);
+        if dropped > 0 {
+            tracing::warn!(%peer, "{dropped} lines about this peer were left out: it causes too many");
+        }
+        true
+    }
+
+    fn buckets(&mut self, now: Duration, peer: IpAddr) -> &mut Buckets {
+        if let Some(at) = self.peers.iter().position(|(known, _)| *known == peer) {
+            return &mut self.peers[at].1;
+        }
+        if self.peers.len() == Self::PEERS {
+            // Who has caused nothing for long makes room.
+            self.peers.retain_mut(|(_, buckets)| {
+                [Line::Usual, Line::Fault].into_iter().any(|line| {
+                    let bucket = &mut buckets[line as usize];
+                    bucket.refill(now, line);
+                    bucket.taken > 0
+                })
+            });
+        }
+        if self.peers.len() == Self::PEERS {
+            return &mut self.others;
+        }
+        self.peers.push((peer, Buckets::default()));
+        &mut self.peers.last_mut().expect("it was pushed").1
     }
 }
 
-impl Default for LogLimit {
-    fn default() -> Self {
-        Self::new()
+impl Bucket {
+    fn refill(&mut self, now: Duration, line: Line) {
+        let refills = now.saturating_sub(self.refilled).as_millis() / line.refill().as_millis();
+        if refills > 0 {
+            self.taken = self.taken.saturating_sub(u32::try_from(refills).unwrap_or(u32::MAX));
+            self.refilled = now;
+        }
     }
 }
 
@@ -164,14 +233,36 @@ impl Default for LogLimit {
 mod tests {
     use super::*;
 
+    fn peer(number: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, number])
+    }
+
     #[test]
-    fn a_flood_of_lines_is_cut_off_and_counted() {
+    fn a_flood_of_lines_is_cut_off_and_counted_and_silences_nothing_else() {
         let (mut limit, counters) = (LogLimit::new(), Counters::default());
         let now = Duration::from_secs(100);
-        let written = (0..1000).filter(|_| limit.allow(now, &counters)).count();
-        assert_eq!((written, counters.log_lines_dropped.get()), (200, 800));
-        assert!(limit.allow(now + LogLimit::REFILL, &counters));
-        assert!(!limit.allow(now + LogLimit::REFILL, &counters));
+        let written = (0..1000).filter(|_| limit.allow(now, peer(1), Line::Fault, &counters)).count();
+        assert_eq!((written, counters.log_lines_dropped.get()), (20, 980));
+        assert!(limit.allow(now, peer(2), Line::Fault, &counters));
+        assert!(limit.allow(now, peer(1), Line::Usual, &counters));
+        let mapped = "::ffff:192.0.2.1".parse().unwrap();
+        assert!(!limit.allow(now, mapped, Line::Fault, &counters), "the same peer");
+        let later = now + Line::Fault.refill();
+        assert!(limit.allow(later, peer(1), Line::Fault, &counters));
+        assert!(!limit.allow(later, peer(1), Line::Fault, &counters));
+    }
+
+    #[test]
+    fn peers_of_many_addresses_share_a_bucket_until_others_have_been_quiet() {
+        let (mut limit, counters) = (LogLimit::new(), Counters::default());
+        let now = Duration::from_secs(100);
+        let mut ten =
+            |number| (0..10).filter(|_| limit.allow(now, peer(number), Line::Fault, &counters)).count();
+        assert_eq!((0..=255).map(&mut ten).sum::<usize>(), LogLimit::PEERS * 10 + 20);
+        assert_eq!(ten(200), 0);
+        let later = now + Line::Fault.refill() * Line::Fault.burst();
+        assert!(limit.allow(later, peer(200), Line::Fault, &counters));
+        assert_eq!(limit.peers.len(), 1);
     }
 
     #[test]

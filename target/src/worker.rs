@@ -21,7 +21,7 @@ use crate::message::{Answered, Asked, Recipient, WorkerId, WorkerMessage};
 use crate::metrics::meter::Measuring;
 use crate::metrics::namespaces::Device;
 use crate::settings::{Load, Settings};
-use crate::telemetry::Counters;
+use crate::telemetry::{Counters, Line};
 use core::time::Duration;
 use nvmf_block::{Backend, DeviceId};
 use nvmf_rdma::{ListenError, WakeOn};
@@ -288,7 +288,7 @@ impl<T: Transport, B: Backend> Worker<T, B> {
             if queue.is_admin() {
                 resources.counters.keep_alive_expired.add(1);
             }
-            if resources.log.allow(now, &resources.counters) {
+            if resources.log.allow(now, queue.terms().peer.ip(), Line::Fault, &resources.counters) {
                 tracing::warn!(
                     parent: queue.span(),
                     "this target did not run for {stall:?}, and the host waits for {keep_alive:?}: closing the queue"
@@ -364,7 +364,7 @@ impl<T: Transport, B: Backend> Worker<T, B> {
                 let Some((queue, resources)) = self.open_queue(queue) else { return };
                 if queue.state() == QueueState::Live {
                     resources.counters.transport_errors.add(1);
-                    if resources.log.allow(now, &resources.counters) {
+                    if resources.log.allow(now, queue.terms().peer.ip(), Line::Fault, &resources.counters) {
                         tracing::warn!(parent: queue.span(), "closing the queue: {cause}");
                     }
                     queue.close(resources);
@@ -593,7 +593,7 @@ impl<T: Transport, B: Backend> Worker<T, B> {
             let awaits_us = resources.transport.awaits_us(queue.index()) && !queue.has_capsules();
             if queue.is_stalled(now, transfer_timeout) && !awaits_us {
                 resources.counters.transfer_timeouts.add(1);
-                if resources.log.allow(now, &resources.counters) {
+                if resources.log.allow(now, queue.terms().peer.ip(), Line::Fault, &resources.counters) {
                     tracing::warn!(parent: queue.span(), "the host has taken nothing for {transfer_timeout:?}: closing the queue");
                 }
                 resources.deferred.push_back(DeferredAction::Remove(queue.index()));
@@ -680,7 +680,12 @@ impl<T: Transport, B: Backend> Worker<T, B> {
                 DeferredAction::Remove(index) => {
                     if let Some(queue) = &mut self.queues[index as usize] {
                         if queue.state() != QueueState::Closed
-                            && self.resources.log.allow(now, &self.resources.counters)
+                            && self.resources.log.allow(
+                                now,
+                                queue.terms().peer.ip(),
+                                Line::Usual,
+                                &self.resources.counters,
+                            )
                         {
                             tracing::info!(target: AUDIT, parent: queue.span(), audit = "disconnect", "queue closed");
                         }

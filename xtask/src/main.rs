@@ -1,4 +1,4 @@
-//! The project's development commands: `cargo xtask demo`, `test`, `teeth`, `sim`, `fuzz`, `soak`, `crash`, `lab`, `ceph`, `bench` and `dist`.
+//! The project's development commands: `cargo xtask demo`, `test`, `teeth`, `sim`, `fuzz`, `hostile`, `sanitize`, `soak`, `crash`, `lab`, `ceph`, `bench` and `dist`.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -6,9 +6,11 @@ mod ceph;
 mod demo;
 mod dist;
 mod fuzz;
+mod hostile;
 mod lab;
 mod packages;
 mod publishable;
+mod sanitize;
 mod sim;
 mod soak;
 mod step;
@@ -37,6 +39,10 @@ enum Command {
     Sim(sim::Sim),
     /// Runs the fuzz targets (needs a nightly toolchain and cargo-fuzz)
     Fuzz(fuzz::Fuzz),
+    /// Does what hostile peers can do to a target, for a time, and measures honest hosts beside it
+    Hostile(hostile::Hostile),
+    /// Runs tests with the address or the thread sanitizer (needs a nightly toolchain)
+    Sanitize(sanitize::Sanitize),
     /// Runs the programs for hours under verified load, reconfigured, restarted and killed, and judges what they take
     Soak(soak::Soak),
     /// Kills targets and servers of disks at random times under verified load
@@ -58,6 +64,8 @@ fn main() -> ExitCode {
         Command::Teeth(teeth) => teeth.run(),
         Command::Sim(sim) => sim.run(),
         Command::Fuzz(fuzz) => fuzz.run(),
+        Command::Hostile(hostile) => hostile.run(),
+        Command::Sanitize(sanitize) => sanitize.run(),
         Command::Soak(soak) => soak.run(),
         Command::Crash(crash) => crash.run(),
         Command::Lab(lab) => lab.run(),

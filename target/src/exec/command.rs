@@ -8,6 +8,7 @@ use super::resources::{DeferredAction, Resources};
 use super::transport::Transport;
 use crate::limits::CAPSULES_IN_A_ROW;
 use crate::log::AUDIT;
+use crate::telemetry::Line;
 use core::time::Duration;
 use nvme_proto::{Nsid, Sgl, Sqe};
 use nvmf_block::Backend;
@@ -228,7 +229,7 @@ impl<T: Transport> Queue<T> {
                 if let Some(fault) = self.engine.authentication_fault() {
                     resources.counters.authentications_failed.add(1);
                     resources.meter.on_authentication_failed(fault.reason());
-                    if resources.log.allow(now, &resources.counters) {
+                    if resources.log.allow(now, self.terms.peer.ip(), Line::Fault, &resources.counters) {
                         tracing::warn!(target: AUDIT, parent: &self.span, audit = "refuse", "the host did not authenticate: {fault}");
                     }
                 }
@@ -267,7 +268,7 @@ impl<T: Transport> Queue<T> {
         } else {
             resources.counters.violations.add(1);
         }
-        if resources.log.allow(now, &resources.counters) {
+        if resources.log.allow(now, self.terms.peer.ip(), Line::Fault, &resources.counters) {
             tracing::warn!(parent: &self.span, "closing the association: {violation}");
         }
         resources.deferred.push_back(match self.association() {

@@ -5,6 +5,7 @@ use super::resources::{DeferredAction, Resources};
 use super::transport::Transport;
 use crate::limits::{CONNECT_RETRY, CONNECT_WAIT};
 use crate::log::AUDIT;
+use crate::telemetry::Line;
 use core::time::Duration;
 use nvmf_block::Backend;
 use nvmf_subsystem::{Admission, Admitted, AssociationKey, ConnectRequest, ControllerType, Refusal};
@@ -62,7 +63,7 @@ impl<T: Transport> Queue<T> {
             Err(refusal) => {
                 resources.counters.connects_refused.add(1);
                 resources.meter.on_refused(refusal.reason());
-                if resources.log.allow(now, &resources.counters) {
+                if resources.log.allow(now, self.terms.peer.ip(), Line::Fault, &resources.counters) {
                     tracing::warn!(target: AUDIT, parent: &self.span, audit = "refuse", "Connect refused: {refusal}");
                 }
             }
@@ -114,7 +115,7 @@ impl<T: Transport> Queue<T> {
         {
             pending.duplicate_told = true;
             resources.counters.duplicate_host_ids.add(1);
-            if resources.log.allow(now, &resources.counters) {
+            if resources.log.allow(now, self.terms.peer.ip(), Line::Fault, &resources.counters) {
                 tracing::warn!(parent: &self.span, "{duplicate}");
             }
         }
@@ -146,7 +147,7 @@ impl<T: Transport> Queue<T> {
         }
         self.span.record("cntlid", association.key().cntlid.0);
         self.span.record("hostnqn", tracing::field::display(association.host_nqn()));
-        if resources.log.allow(now, &resources.counters) {
+        if resources.log.allow(now, self.terms.peer.ip(), Line::Usual, &resources.counters) {
             let tls = if self.terms.secure_channel.is_some() { " over TLS" } else { "" };
             let (subsystem, entries) = (association.subsystem_nqn(), admitted.entries());
             let flow = if connect.disables_sq_flow_control() { ", without SQ flow control" } else { "" };

@@ -9,6 +9,7 @@ use crate::limits::{ANONYMOUS_SHARE, CM_BUDGET, SHORTAGE_INTERVAL};
 use crate::log::AUDIT;
 use crate::message::{Recipient, WorkerMessage};
 use crate::places::Queues;
+use crate::telemetry::Line;
 use core::time::Duration;
 use nvmf_block::Backend;
 use nvmf_subsystem::{Cntlid, ControllerType};
@@ -49,7 +50,8 @@ impl<T: Transport, B: Backend> Worker<T, B> {
                         Some(Fault::Stall) => resources.counters.transfer_timeouts.add(1),
                         None => {}
                     }
-                    if resources.log.allow(now, &resources.counters) {
+                    let line = if fault.is_some() { Line::Fault } else { Line::Usual };
+                    if resources.log.allow(now, queue.terms().peer.ip(), line, &resources.counters) {
                         tracing::info!(target: AUDIT, parent: queue.span(), audit = "disconnect", "queue disconnected: {cause}");
                     }
                     queue.on_gone(resources);
@@ -59,14 +61,14 @@ impl<T: Transport, B: Backend> Worker<T, B> {
             Event::Refused { peer, cause, at_tls } => {
                 let counters = &self.resources.counters;
                 if at_tls { &counters.tls_refused } else { &counters.rejected_parameters }.add(1);
-                if self.resources.log.allow(now, counters) {
+                if self.resources.log.allow(now, peer.ip(), Line::Fault, counters) {
                     tracing::warn!(target: AUDIT, %peer, audit = "refuse", "connection rejected: {cause}");
                 }
             }
             Event::NotAllowed { peer, local } => {
                 let counters = &self.resources.counters;
                 counters.rejected_address.add(1);
-                if self.resources.log.allow(now, counters) {
+                if self.resources.log.allow(now, peer.ip(), Line::Fault, counters) {
                     tracing::warn!(
                         target: AUDIT, %peer, audit = "refuse",
                         "connection rejected: `allow` of the listener at {local} has not this address"
@@ -77,7 +79,7 @@ impl<T: Transport, B: Backend> Worker<T, B> {
             Event::Yielded { peer } => {
                 let counters = &self.resources.counters;
                 counters.half_open_closed.add(1);
-                if self.resources.log.allow(now, counters) {
+                if self.resources.log.allow(now, peer.ip(), Line::Fault, counters) {
                     tracing::warn!(%peer, "connection closed: it asked for nothing, and newer ones need its place");
                 }
             }
@@ -132,8 +134,9 @@ impl<T: Transport, B: Backend> Worker<T, B> {
         } else {
             counters.rejected_parameters.add(1);
         }
-        if self.resources.log.allow(now, counters) {
-            tracing::warn!(target: AUDIT, peer = %T::peer(&incoming), audit = "refuse", "connection rejected: {refusal}");
+        let peer = T::peer(&incoming);
+        if self.resources.log.allow(now, peer.ip(), Line::Fault, counters) {
+            tracing::warn!(target: AUDIT, %peer, audit = "refuse", "connection rejected: {refusal}");
         }
         self.resources.transport.refuse(incoming, refusal);
     }

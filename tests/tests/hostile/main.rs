@@ -1,5 +1,6 @@
 //! Peers that mean no good, over real sockets, beside a host whose every operation succeeds in time.
 
+mod long;
 mod peer;
 mod tcp;
 

@@ -20,7 +20,7 @@ use zerocopy::{FromBytes, IntoBytes};
 const IN_CAPSULE: usize = 16 << 10;
 
 /// One queue, whose socket blocks.
-struct Queue {
+pub(crate) struct Queue {
     socket: TcpStream,
     to: ToController,
     cid: u16,
@@ -29,7 +29,7 @@ struct Queue {
 
 impl Queue {
     /// A connection of this host's from the machine 127.0.0.N, with ICReq and ICResp exchanged.
-    fn open(address: SocketAddr, machine: u8, host: u8) -> Self {
+    pub(crate) fn open(address: SocketAddr, machine: u8, host: u8) -> Self {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
         let source = SocketAddr::from(([127, 0, 0, machine], 0));
         socket.bind(&SockAddr::from(source)).expect("an address of this machine");
@@ -45,11 +45,15 @@ impl Queue {
         queue
     }
 
-    fn write(&mut self, bytes: &[u8]) {
+    pub(crate) fn socket(&mut self) -> &mut TcpStream {
+        &mut self.socket
+    }
+
+    pub(crate) fn write(&mut self, bytes: &[u8]) {
         self.socket.write_all(bytes).expect("the target takes it");
     }
 
-    fn read(&mut self, len: usize) -> Vec<u8> {
+    pub(crate) fn read(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.socket.read_exact(&mut bytes).expect("the target answers");
         bytes
@@ -63,13 +67,13 @@ impl Queue {
         [head.as_bytes(), data].concat()
     }
 
-    fn start(&mut self, sqe: &Sqe, data: &[u8]) {
+    pub(crate) fn start(&mut self, sqe: &Sqe, data: &[u8]) {
         let capsule = self.capsule(sqe, data);
         self.write(&capsule);
     }
 
     /// Runs a command, which succeeds; R2Ts are answered with `source`.
-    fn run(&mut self, sqe: &Sqe, in_capsule: &[u8], source: &[u8]) -> (Cqe, Vec<u8>) {
+    pub(crate) fn run(&mut self, sqe: &Sqe, in_capsule: &[u8], source: &[u8]) -> (Cqe, Vec<u8>) {
         let begun = Instant::now();
         self.start(sqe, in_capsule);
         let mut found = Vec::new();
@@ -112,7 +116,7 @@ impl Queue {
         (Sqe { sgl: SglDescriptor::in_capsule(0, 1024), ..sqe }, data)
     }
 
-    fn connect(&mut self, qid: u16, cntlid: Cntlid, nqn: &Nqn) -> Cntlid {
+    pub(crate) fn connect(&mut self, qid: u16, cntlid: Cntlid, nqn: &Nqn) -> Cntlid {
         let (sqe, data) = self.connect_command(qid, cntlid, nqn);
         let cqe = self.run(&sqe, data.as_bytes(), &[]).0;
         if qid == 0 {
@@ -123,7 +127,7 @@ impl Queue {
     }
 
     /// Admin queue and I/O queue of a host.
-    fn host(address: SocketAddr, machine: u8, host: u8) -> (Self, Self) {
+    pub(crate) fn host(address: SocketAddr, machine: u8, host: u8) -> (Self, Self) {
         let mut admin = Self::open(address, machine, host);
         let cntlid = admin.connect(0, Cntlid::DYNAMIC, &subsystem());
         let mut io = Self::open(address, machine, host);
@@ -132,7 +136,7 @@ impl Queue {
     }
 
     /// Writes and reads back.
-    fn verify(&mut self, round: u64, len: usize) {
+    pub(crate) fn verify(&mut self, round: u64, len: usize) {
         let lba = round % 16 * 1024;
         let data: Vec<u8> = (0..len).map(|at| (at as u64 / 7 + round) as u8).collect();
         if len <= IN_CAPSULE {
@@ -145,14 +149,14 @@ impl Queue {
     }
 }
 
-fn transfer(opcode: NvmOpcode, lba: u64, len: usize, in_capsule: bool) -> Sqe {
+pub(crate) fn transfer(opcode: NvmOpcode, lba: u64, len: usize, in_capsule: bool) -> Sqe {
     let bytes = len as u32;
     let sgl = if in_capsule { SglDescriptor::in_capsule(0, bytes) } else { SglDescriptor::transport(bytes) };
     Sqe { sgl, ..ReadWrite::new(lba, bytes / BLOCK).emit(opcode, Nsid(1)) }
 }
 
 /// Peers that stop wherever they like, from one machine. They read nothing from here on.
-fn peers(address: SocketAddr) -> Vec<Queue> {
+pub(crate) fn peers(address: SocketAddr) -> Vec<Queue> {
     let mut peers = Vec::new();
     for at in 0..60 {
         let mut peer = Queue::open(address, 2, 2);
