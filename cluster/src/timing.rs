@@ -27,6 +27,8 @@ pub struct Timing {
     pub look: Duration,
     /// A planned move may drain for so long; then the next owner fences.
     pub drain: Duration,
+    /// A host waits for its reservation to be stored for so long.
+    pub keep: Duration,
     /// A step of a takeover may wait for the store so long; then the attempt ends.
     pub step: Duration,
     /// A gateway that could not take a group is given none for so long, while others are there.
@@ -57,6 +59,7 @@ impl Timing {
         rank: Duration::from_secs(2),
         look: Duration::from_secs(5),
         drain: Duration::from_secs(5),
+        keep: Duration::from_secs(10),
         step: Duration::from_secs(15),
         unable: Duration::from_secs(60),
         blocklist: Duration::from_secs(24 * 3600),

@@ -4,6 +4,7 @@
 //! A file is replaced as a whole, and is on the disk before the command that changes it completes. One that cannot be
 //! read, or is of another namespace or a newer version, is never taken for an empty one.
 
+use crate::cluster::Kept;
 use nix::fcntl::{Flock, FlockArg};
 use nvmf_memory::Crc32c;
 use nvmf_subsystem::HostId;
@@ -110,11 +111,18 @@ pub trait Folder: core::fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub struct StateDirectory {
     path: PathBuf,
-    folder: Box<dyn Folder>,
+    files: Files,
     /// It is this daemon's: something can be kept here.
     keeps: bool,
-    /// It keeps reservations that do not persist, too: another target may have the disk while hosts have power.
-    is_shared: bool,
+}
+
+/// Where its files are.
+#[derive(Debug)]
+enum Files {
+    Folder(Box<dyn Folder>),
+    /// The pool of a group of targets. It has reservations that do not persist, too: another target may have the disk while
+    /// hosts have power.
+    Pool(Kept),
 }
 
 /// A folder of a file system.
@@ -227,19 +235,23 @@ impl StateDirectory {
 
     fn on_disk(path: PathBuf, lock: Option<Flock<File>>) -> Self {
         let keeps = lock.is_some();
-        Self { folder: Box::new(OnDisk { path: path.clone(), lock }), path, keeps, is_shared: false }
+        Self { files: Files::Folder(Box::new(OnDisk { path: path.clone(), lock })), path, keeps }
     }
 
     /// One with these files, which are this daemon's.
     #[must_use]
     pub fn over(folder: Box<dyn Folder>) -> Self {
-        Self { path: PathBuf::new(), folder, keeps: true, is_shared: false }
+        Self { path: PathBuf::new(), files: Files::Folder(folder), keeps: true }
     }
 
     /// One with the files of a group of targets, each of which may have a disk next.
     #[must_use]
-    pub fn shared(folder: Box<dyn Folder>) -> Self {
-        Self { is_shared: true, ..Self::over(folder) }
+    pub fn shared(kept: Kept) -> Self {
+        Self { path: PathBuf::new(), files: Files::Pool(kept), keeps: true }
+    }
+
+    fn is_shared(&self) -> bool {
+        matches!(self.files, Files::Pool(_))
     }
 
     /// Whether something can be kept here.
@@ -252,7 +264,7 @@ impl StateDirectory {
     /// of the host; `None` if nothing can be kept here.
     #[must_use]
     pub fn keys(&self, controller: bool) -> Option<PathBuf> {
-        (self.keeps() && !self.is_shared)
+        (self.keeps() && !self.is_shared())
             .then(|| self.path.join(if controller { "controller-keys" } else { "keys" }))
     }
 
@@ -265,19 +277,16 @@ impl StateDirectory {
         let name = file(uuid);
         let path = self.path.join(&name);
         let failed = |source| StateError::Read { what: "reservation", path: path.clone(), source };
-        let text = match self.folder.read(&name, LEN_MAX + 1) {
+        let text = match self.read(&name, LEN_MAX + 1) {
             // What is no text has a wrong checksum.
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 // One that was removed does not come back.
-                let synced = if self.keeps { self.folder.sync_name(&name) } else { Ok(()) };
-                return synced.map(|()| None).map_err(failed);
+                return self.make_sure(&name, false).map(|()| None).map_err(failed);
             }
             Err(source) => return Err(failed(source)),
         };
-        if self.keeps {
-            self.folder.sync(&name).and_then(|()| self.folder.sync_name(&name)).map_err(failed)?;
-        }
+        self.make_sure(&name, true).map_err(failed)?;
         match parse(&text, uuid) {
             Ok(_) if !self.keeps() => Err(StateError::Content {
                 path,
@@ -300,7 +309,7 @@ impl StateDirectory {
                 Ok(())
             };
         }
-        let is_kept = reservation.persists() || self.is_shared && *reservation != Reservation::default();
+        let is_kept = reservation.persists() || self.is_shared() && *reservation != Reservation::default();
         let text = is_kept.then(|| text(uuid, reservation));
         self.replace(&file(uuid), text.as_deref())
     }
@@ -309,40 +318,45 @@ impl StateDirectory {
     /// refuses a gateway that does not know any more what is so.
     #[must_use]
     pub fn is_to_be_stored(&self, old: &Reservation, new: &Reservation) -> bool {
-        self.is_shared || old != new && (old.persists() || new.persists())
+        self.is_shared() || old != new && (old.persists() || new.persists())
+    }
+
+    fn read(&self, name: &str, len_max: u64) -> io::Result<Vec<u8>> {
+        match &self.files {
+            Files::Folder(folder) => folder.read(name, len_max),
+            Files::Pool(kept) => kept.read(name, len_max),
+        }
+    }
+
+    /// That a file is there, and what is in it, or that it is not, stays so.
+    fn make_sure(&self, name: &str, is_there: bool) -> io::Result<()> {
+        match &self.files {
+            Files::Folder(folder) if self.keeps => {
+                let synced = if is_there { folder.sync(name) } else { Ok(()) };
+                synced.and_then(|()| folder.sync_name(name))
+            }
+            Files::Folder(_) | Files::Pool(_) => Ok(()),
+        }
     }
 
     /// Gives a file another text, or none, and makes sure that it stays so. If that fails, it has its old text again, as
     /// far as the disk lets it: what has failed must not count after a restart.
     fn replace(&self, name: &str, text: Option<&str>) -> io::Result<()> {
-        let old = match self.folder.read(name, LEN_MAX) {
+        let folder = match &self.files {
+            Files::Folder(folder) => &**folder,
+            Files::Pool(kept) => return kept.replace(name, text),
+        };
+        let old = match folder.read(name, LEN_MAX) {
             Ok(old) => Some(String::from_utf8_lossy(&old).into_owned()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
-        self.put(name, text)?;
-        self.folder.sync_name(name).inspect_err(|_| {
-            if let Err(error) = self.put(name, old.as_deref()).and_then(|()| self.folder.sync_name(name)) {
+        put(folder, name, text)?;
+        folder.sync_name(name).inspect_err(|_| {
+            if let Err(error) = put(folder, name, old.as_deref()).and_then(|()| folder.sync_name(name)) {
                 tracing::error!("{name} in the state directory cannot be given its old text again: {error}");
             }
         })
-    }
-
-    fn put(&self, name: &str, text: Option<&str>) -> io::Result<()> {
-        let folder = &self.folder;
-        let Some(text) = text else { return self.remove(name) };
-        let new = format!("{}.new", name.trim_end_matches(".toml"));
-        let written = folder.write(&new, text).and_then(|()| folder.sync(&new));
-        // What is left of it must not fill the disk.
-        written.and_then(|()| folder.rename(&new, name)).inspect_err(|_| drop(folder.remove(&new)))
-    }
-
-    /// Removes a file, if it is there.
-    fn remove(&self, name: &str) -> io::Result<()> {
-        match self.folder.remove(name) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        }
     }
 
     /// Whether hosts have protected a namespace against writes. That its file is there says so, whatever is in it.
@@ -353,11 +367,7 @@ impl StateDirectory {
         let name = protection_file(uuid);
         let failed =
             |source| StateError::Read { what: "write protection", path: self.path.join(&name), source };
-        // What a pool could not be told is told now: whoever has the namespace next reads it there.
-        if self.is_shared {
-            self.folder.sync_name(&name).map_err(failed)?;
-        }
-        match self.folder.read(&name, 0) {
+        match self.read(&name, 0) {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(source) => Err(failed(source)),
@@ -372,20 +382,25 @@ impl StateDirectory {
         if !self.keeps {
             return Err(io::Error::other("there is no state directory"));
         }
-        let name = protection_file(uuid);
-        if on {
-            const TEXT: &str = "# A host has protected this namespace against writes. nvmf-target makes and removes \
-                                this file.\n";
-            let written = self.folder.write(&name, TEXT).and_then(|()| self.folder.sync(&name));
-            return written.and_then(|()| self.folder.sync_name(&name)).inspect_err(|_| {
-                let _ = self.folder.remove(&name);
-            });
-        }
-        match self.folder.remove(&name) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        self.folder.sync_name(&name)
+        const TEXT: &str = "# A host has protected this namespace against writes. nvmf-target makes and removes this file.\n";
+        self.replace(&protection_file(uuid), on.then_some(TEXT))
+    }
+}
+
+/// Gives a file another text, or none.
+fn put(folder: &dyn Folder, name: &str, text: Option<&str>) -> io::Result<()> {
+    let Some(text) = text else { return remove(folder, name) };
+    let new = format!("{}.new", name.trim_end_matches(".toml"));
+    let written = folder.write(&new, text).and_then(|()| folder.sync(&new));
+    // What is left of it must not fill the disk.
+    written.and_then(|()| folder.rename(&new, name)).inspect_err(|_| drop(folder.remove(&new)))
+}
+
+/// Removes a file, if it is there.
+fn remove(folder: &dyn Folder, name: &str) -> io::Result<()> {
+    match folder.remove(name) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
     }
 }
 

@@ -275,6 +275,7 @@ impl Gateway {
         self.update_record(now);
         self.converge(now);
         self.admit();
+        self.give_up_reservations(now);
         self.decide(now);
         self.show();
         self.finish_stop();

@@ -45,6 +45,7 @@ impl Gateway {
                 }
                 Phase::Serving => self.consider_move(now, id),
                 Phase::Draining | Phase::Closing if now >= group.drain_until => self.surrender(now, id),
+                Phase::Draining if group.op.is_none() && !group.reservations.is_busy() => self.close(now, id),
                 Phase::Draining | Phase::Closing => self.wake_at(group.drain_until),
                 phase if phase.is_bounded() => self.wake_at(group.step_until),
                 _ => {}

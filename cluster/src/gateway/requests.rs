@@ -6,6 +6,7 @@ use crate::encoding::Unreadable;
 use crate::group::{Group, Phase};
 use crate::map::Move;
 use crate::registry::{ControllerIds, Record};
+use crate::reservations::Stored;
 use crate::{Action, GatewayName, GroupId, Object, OpId, Reply, Via};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -64,6 +65,12 @@ pub enum RequestError {
     /// Another change of the same thing is under way.
     #[error("another change of it is under way")]
     Busy,
+    /// What was to be stored for a host is not, after as long as a host waits.
+    #[error("the storage cluster has not stored it in time: it is undone as soon as it can be")]
+    Late,
+    /// Another gateway has the group by now, or this one takes it anew.
+    #[error("this gateway lost ANA group {0} meanwhile: it may be stored nevertheless")]
+    Lost(GroupId),
     /// The store failed.
     #[error("the storage cluster failed: {0}; it may have been done nevertheless")]
     Failed(String),
@@ -85,7 +92,7 @@ pub(super) struct Edit {
 pub(super) enum Request {
     Move { id: RequestId, group: GroupId, wish: Move },
     Remove(RequestId),
-    Reservation { id: RequestId, group: GroupId, handle: crate::Handle, namespace: String },
+    Reservation { group: GroupId, handle: crate::Handle, namespace: String },
 }
 
 impl Gateway {
@@ -209,7 +216,8 @@ impl Gateway {
     }
 
     /// Stores the reservation of a namespace (`None`: there is none any more), before a host is told of it. A group that drains
-    /// has commands that came before, and the next owner reads what is stored only when the drain is over.
+    /// has commands that came before, and the next owner reads what is stored only when the drain is over. One that is
+    /// answered with [`RequestError::Late`] is undone when the store has it after all. A planned move waits for that as for the rest.
     pub fn store_reservation(
         &mut self,
         now: Duration,
@@ -219,18 +227,62 @@ impl Gateway {
     ) -> RequestId {
         let id = self.request();
         let serves = |group: &&mut Group| matches!(group.phase, Phase::Serving | Phase::Draining);
+        let until = now + self.timing.keep;
         let served = self.groups.get_mut(&group).filter(serves);
-        match served.and_then(|group| Some((group.handle?, group.reservations.store(namespace, value)))) {
+        let store =
+            |group: &mut Group| Some((group.handle?, group.reservations.store(namespace, value, id, until)));
+        match served.and_then(store) {
             None => self.answer(id, Err(RequestError::NotOwner(group))),
             Some((_, None)) => self.answer(id, Err(RequestError::Busy)),
-            Some((handle, Some(keys))) => {
-                let namespace = namespace.to_string();
-                let request = Purpose::Request(Request::Reservation { id, group, handle, namespace });
-                self.compare_and_set(request, Via::Handle(handle), Object::Reservations(group), keys);
-            }
+            Some((handle, Some(keys))) => self.send_reservation(group, handle, namespace, keys),
         }
         self.advance(now);
         id
+    }
+
+    fn send_reservation(
+        &mut self,
+        group: GroupId,
+        handle: crate::Handle,
+        namespace: &str,
+        keys: (crate::action::Keys, crate::action::Keys),
+    ) {
+        let request = Request::Reservation { group, handle, namespace: namespace.to_string() };
+        let object = Object::Reservations(group);
+        self.compare_and_set(Purpose::Request(request), Via::Handle(handle), object, keys);
+    }
+
+    /// Answers hosts' requests that have waited for too long.
+    pub(super) fn give_up_reservations(&mut self, now: Duration) {
+        let all = self.groups.values_mut().flat_map(|group| group.reservations.give_up(now));
+        for request in all.collect::<Vec<_>>() {
+            self.answer(request, Err(RequestError::Late));
+        }
+        let next = self.groups.values().filter_map(|group| group.reservations.gives_up_at()).min();
+        next.into_iter().for_each(|at| self.wake_at(at));
+    }
+
+    fn on_reservation(
+        &mut self,
+        now: Duration,
+        id: GroupId,
+        handle: crate::Handle,
+        namespace: &str,
+        done: bool,
+    ) {
+        // Who waited was answered when the handle was given up.
+        let Some(group) = self.groups.get_mut(&id).filter(|group| group.handle == Some(handle)) else {
+            return;
+        };
+        if !done {
+            // What is stored is not known, so the group is taken anew, and reads it.
+            return self.lose(now, id, "a reservation could not be stored");
+        }
+        match group.reservations.on_stored(namespace) {
+            Stored::Answer(request) => self.answer(request, Ok(0)),
+            Stored::Undo(keys) => self.send_reservation(id, handle, namespace, keys),
+            Stored::Nothing => {}
+        }
     }
 
     pub(super) fn on_request(&mut self, now: Duration, request: Request, reply: Reply) {
@@ -255,14 +307,8 @@ impl Gateway {
                 self.registry.hint();
                 self.answer(id, result);
             }
-            Request::Reservation { id, group, handle, namespace } => {
-                match self.groups.get_mut(&group).filter(|group| group.handle == Some(handle)) {
-                    Some(group) if done => group.reservations.on_stored(&namespace),
-                    // What is stored is not known, so the group is taken anew, and reads it.
-                    Some(_) => self.lose(now, group, "a reservation could not be stored"),
-                    None => {}
-                }
-                self.answer(id, result);
+            Request::Reservation { group, handle, namespace } => {
+                self.on_reservation(now, group, handle, &namespace, done);
             }
         }
     }
@@ -272,7 +318,7 @@ impl Gateway {
         self.last_request
     }
 
-    fn answer(&mut self, request: RequestId, result: Result<u64, RequestError>) {
+    pub(super) fn answer(&mut self, request: RequestId, result: Result<u64, RequestError>) {
         self.actions.push_back(Action::Answer { request, result });
     }
 }

@@ -15,7 +15,7 @@ use super::{Gateway, Purpose};
 use crate::group::{Group, Phase};
 use crate::map::{Entry, State};
 use crate::reservations::Reservations;
-use crate::{Action, GatewayName, GroupId, Object, OpId, Reply, Timing, Via};
+use crate::{Action, GatewayName, GroupId, Object, OpId, Reply, RequestError, Timing, Via};
 use alloc::format;
 use alloc::string::ToString;
 use core::time::Duration;
@@ -114,7 +114,7 @@ impl Gateway {
         self.wake_at(drain_until);
     }
 
-    fn close(&mut self, now: Duration, id: GroupId) {
+    pub(super) fn close(&mut self, now: Duration, id: GroupId) {
         let (op, handle) = (self.begin_step(now, id, Phase::Closing), self.last_handle_of(id));
         self.actions.push_back(Action::Shutdown { op, handle });
     }
@@ -196,7 +196,8 @@ impl Gateway {
                 group.phase = Phase::Serving;
                 self.adopt(now, id);
             }
-            (Phase::Draining, Reply::Done) => self.close(now, id),
+            // It is closed once what is stored of reservations is what hosts were told.
+            (Phase::Draining, Reply::Done) => {}
             (Phase::Closing, Reply::Done) => self.release(now, id),
             (Phase::Releasing | Phase::Surrendering, Reply::Done) => {
                 self.adopt(now, id);
@@ -277,6 +278,9 @@ impl Gateway {
         group.trouble = Some(reason.to_string());
         (group.phase, group.op, group.pending, group.address) = (Phase::Idle, None, None, None);
         let handle = group.handle.take();
+        for request in group.reservations.forget() {
+            self.answer(request, Err(RequestError::Lost(id)));
+        }
         // Before the handle is gone, so that hosts look for another path instead of trying this one.
         self.show();
         if let Some(handle) = handle {

@@ -119,6 +119,7 @@ fn add(sum: &mut Outcome, outcome: Outcome) {
     sum.moves += outcome.moves;
     sum.changes += outcome.changes;
     sum.refused += outcome.refused;
+    sum.undone += outcome.undone;
     sum.longest = sum.longest.max(outcome.longest);
     outcome.coverage.into_iter().for_each(|(met, times)| *sum.coverage.entry(met).or_default() += times);
 }
@@ -179,13 +180,14 @@ fn group_of_gateways_keeps_its_promises() {
     }
     let (failed, sum) = run_all(seeds.clone(), mistake());
     println!(
-        "{} seeds in {:.1} s: {} commands, {} sent again, {} refused; {} takeovers, {} planned moves, {} changes; the \
+        "{} seeds in {:.1} s: {} commands, {} sent again, {} refused, {} undone; {} takeovers, {} planned moves, {} changes; the \
          longest command took {:.1} s",
         seeds.end - seeds.start,
         begin.elapsed().as_secs_f64(),
         sum.commands,
         sum.retried,
         sum.refused,
+        sum.undone,
         sum.takeovers,
         sum.moves,
         sum.changes,
@@ -198,6 +200,7 @@ fn group_of_gateways_keeps_its_promises() {
     if seeds.end - seeds.start >= 1000 {
         let busy = sum.takeovers > 500 && sum.moves > 500 && sum.changes > 300 && sum.retried > 5000;
         assert!(busy, "too little happens to be meaningful");
+        assert!(sum.undone > 10, "no reservation is stored too late");
         let met = |fault: &str, step: &str| {
             let met = |&(&(by, ref at), _): &(&(&str, String), &u64)| {
                 (fault.is_empty() || by == fault) && at == step

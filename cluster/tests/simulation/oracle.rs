@@ -89,6 +89,41 @@ impl Oracle {
     }
 }
 
+/// What hosts and the owner know of a group's reservation.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Reserved {
+    /// The newest that a host was told of.
+    acknowledged: u64,
+    /// What the owner has read, or told a host of since.
+    known: u64,
+    /// It was given away since, drained.
+    pub(crate) is_drained: bool,
+}
+
+impl Reserved {
+    /// A former owner may be late with it.
+    pub(crate) fn on_told(&mut self, number: u64) {
+        (self.acknowledged, self.known) = (self.acknowledged.max(number), self.known.max(number));
+    }
+
+    /// An owner stores this. What was not acknowledged in time is undone.
+    pub(crate) fn on_stored(&self, number: u64) -> Result<(), String> {
+        match self.acknowledged {
+            newer if number < newer => Err(format!("{number} replaces the newer reservation {newer}")),
+            _ => Ok(()),
+        }
+    }
+
+    /// The next owner reads this.
+    pub(crate) fn on_loaded(&mut self, number: u64) -> Result<(), String> {
+        if core::mem::take(&mut self.is_drained) && number != self.known {
+            return Err(format!("a planned move has put {number} into effect: {} was so before", self.known));
+        }
+        self.known = number;
+        Ok(())
+    }
+}
+
 /// What a host knows of a block of its own.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Known {

@@ -169,6 +169,9 @@ impl World {
                 if let Some(command) = running.storing.remove(&request) {
                     let Access::Write(number) = command.access else { return Ok(()) };
                     let handle = running.open.get(&command.block.0).copied();
+                    if result.is_ok() {
+                        self.reserved.entry(command.block.0).or_default().on_told(number);
+                    }
                     self.answer(node, command, result.ok().map(|_| number));
                     handle.into_iter().for_each(|handle| self.finish_drain(node, handle));
                 } else if let Some((key, value)) = running.requests.remove(&request) {

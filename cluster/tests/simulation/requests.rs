@@ -53,6 +53,9 @@ impl World {
                     if let Some(carrier) = from.carrier {
                         self.loaded.insert(group, carrier);
                     }
+                    let stored = number(self.objects.keys(&object).values().next());
+                    let reserved = self.reserved.entry(group).or_default();
+                    reserved.on_loaded(stored).map_err(|what| format!("group {group}: {what}"))?;
                     let reply = self.objects.read(&object, unless);
                     self.reply_to(node, life, op, reply);
                 }
@@ -66,15 +69,11 @@ impl World {
                 }
                 let before = self.objects.keys(&object);
                 let done = self.objects.compare_and_set(&object, &compare, &set);
-                let number = |bytes: Option<&Vec<u8>>| {
-                    let value: Option<Value> = bytes.and_then(|bytes| serde_json::from_slice(bytes).ok());
-                    value.and_then(|value| value["value"].as_u64()).unwrap_or(0)
-                };
-                if let Some((key, value)) = set.first()
-                    && done
-                    && number(value.as_ref()) < number(before.get(key))
-                {
-                    return Err(format!("an older reservation of group {group} replaces a newer one"));
+                if let Some((_, value)) = set.first().filter(|_| done) {
+                    let (now, before) = (number(value.as_ref()), number(before.values().next()));
+                    self.outcome.undone += u64::from(now < before);
+                    let reserved = self.reserved.entry(group).or_default();
+                    reserved.on_stored(now).map_err(|what| format!("group {group}: {what}"))?;
                 }
                 if done && from.carrier.is_some() && self.loaded.get(&group) != from.carrier.as_ref() {
                     let (by, now) = (from.carrier, self.loaded.get(&group));
@@ -195,6 +194,7 @@ impl World {
             let (old, new) = (before.get(key).and_then(json), value.as_ref().and_then(json));
             let new = new.ok_or_else(|| format!("{key} is no JSON"))?;
             self.oracle.on_entry(sent, group, old.as_ref(), &new)?;
+            self.reserved.entry(group).or_default().is_drained |= new["state"] == "free";
         }
         Ok(())
     }
@@ -234,6 +234,12 @@ impl World {
         self.send_to(node, life, after, cut, Input::Io { handle, io: id, command, result });
         Ok(())
     }
+}
+
+/// The number of a reservation.
+fn number(bytes: Option<&Vec<u8>>) -> u64 {
+    let value: Option<Value> = bytes.and_then(|bytes| serde_json::from_slice(bytes).ok());
+    value.and_then(|value| value["value"].as_u64()).unwrap_or(0)
 }
 
 fn op_of(action: &Action) -> Option<OpId> {

@@ -147,6 +147,37 @@ fn planned_move_waits_for_no_lease() {
     assert_eq!(world.oracle.takeovers, 0);
 }
 
+/// The OSD of a group's reservation hangs for longer than a host waits, and its group is to move meanwhile.
+#[test]
+fn reservation_that_is_stored_too_late_is_undone_before_its_group_moves() {
+    let group = (1..=6).find(|&group| world(&[], AT).shown(group) == ["gw0"]).expect("gw0 has a group");
+    let hangs = |osd| (AT, 12 * SECOND, Fault::StallOsd { osd });
+    let moves = (AT + 11 * SECOND, SECOND, Fault::Move { node: 2, group, to: 1 });
+    let faults: Vec<_> = (0..3).map(hangs).chain([moves]).collect();
+    let world = world(&faults, AT + 17 * SECOND);
+    assert!(world.outcome.undone > 0, "nothing was stored too late");
+    assert_eq!(world.shown(group), ["gw1"]);
+    assert_eq!(world.oracle.takeovers, 0, "it has moved with a fence");
+}
+
+#[test]
+fn reservation_that_is_lost_with_its_group_is_answered_at_once() {
+    let faults: Vec<_> = (0..3).map(|osd| (AT, 20 * SECOND, Fault::StallOsd { osd })).collect();
+    let mut world = world(&faults, AT + 2 * SECOND);
+    let waiting = |world: &World, node: usize| {
+        let running = world.nodes[node].running.as_ref().expect("it runs");
+        running.storing.values().map(|command| command.block.0).collect::<Vec<_>>()
+    };
+    let node = (0..3).find(|node| !waiting(&world, *node).is_empty()).expect("a host waits");
+    let group = waiting(&world, node)[0];
+    let clock = world.nodes[node].clock(world.now);
+    let running = world.nodes[node].running.as_mut().expect("it runs");
+    running.engine.on_fenced(clock, running.open[&group]);
+    world.pump(node);
+    world.run_until(world.now + SECOND / 10).expect("a run");
+    assert!(!waiting(&world, node).contains(&group), "its host waits for what was lost");
+}
+
 #[test]
 fn gateway_that_stops_leaves_nothing_to_fence() {
     let outcome = run(&[(AT, 20 * SECOND, Fault::Leave { node: 0 })]);

@@ -3,7 +3,7 @@
 use super::host::Slot;
 use super::mistakes::Mistake;
 use super::node::{Command, Input, Node};
-use super::oracle::Oracle;
+use super::oracle::{Oracle, Reserved};
 use super::plan::{MS, Plan, SECOND, Time, secs};
 use super::rng::Rng;
 use super::store::{Io, Monitors, Objects, Osd};
@@ -23,6 +23,8 @@ pub(crate) struct Outcome {
     pub(crate) moves: u64,
     pub(crate) changes: u64,
     pub(crate) refused: u64,
+    /// Reservations that were stored too late, and undone.
+    pub(crate) undone: u64,
     /// The longest that a command took, and its end after the last fault.
     pub(crate) longest: Time,
     pub(crate) coverage: Coverage,
@@ -120,6 +122,7 @@ pub(crate) struct World {
     pub(crate) unknown: Vec<(String, u64)>,
     /// Which range of Controller IDs a gateway has.
     pub(crate) ranges: BTreeMap<String, (u16, u16)>,
+    pub(crate) reserved: BTreeMap<GroupId, Reserved>,
     /// A reservation was read by the owner with this generation.
     pub(crate) loaded: BTreeMap<GroupId, Address>,
     pub(crate) last_end: Time,
@@ -165,6 +168,7 @@ impl World {
             changed: BTreeMap::new(),
             unknown: Vec::new(),
             ranges: BTreeMap::new(),
+            reserved: BTreeMap::new(),
             loaded: BTreeMap::new(),
             last_end: plan.end(),
             calm: false,

@@ -2,7 +2,6 @@
 //! kept in the pool, each with its ANA group's own connection. A gateway that is fenced can store none.
 
 use super::ToDriver;
-use crate::state::Folder;
 use core::time::Duration;
 use nvmf_cluster::{GroupId, RequestError};
 use serde_json::Value;
@@ -11,25 +10,36 @@ use std::io;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How long the pool may take to store a file: a host waits for it.
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// What files are called that are not complete yet.
-const NEW: &str = ".new";
+/// How long the group's thread may take. It says itself when the pool has taken too long (`Timing::keep`).
+const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A file as it is known here.
-#[derive(Debug, Clone)]
-struct KeptFile {
-    /// Its text, or why it cannot be read; `None`: it was removed.
-    text: Option<Result<String, String>>,
-    /// It is not in the pool yet.
-    is_dirty: bool,
-}
-
+/// The files as they are in the pool.
 #[derive(Debug, Default)]
 struct Files {
-    files: BTreeMap<String, KeptFile>,
+    /// The text of each, or why it cannot be read.
+    files: BTreeMap<String, Result<String, String>>,
     /// The ANA groups of namespaces, by UUID.
     groups: BTreeMap<String, GroupId>,
+    /// How often those of each ANA group were read.
+    loads: BTreeMap<GroupId, u64>,
+}
+
+impl Files {
+    /// The namespace of this UUID is in that ANA group. What it had in another one does not count any more.
+    fn place(&mut self, uuid: &str, group: GroupId) {
+        let before = self.groups.insert(uuid.to_owned(), group);
+        if before.is_some_and(|before| before != group) {
+            self.files.retain(|name, _| uuid_of(name) != Some(uuid));
+        }
+    }
+
+    fn group_of(&self, name: &str) -> Option<GroupId> {
+        self.groups.get(uuid_of(name)?).copied()
+    }
+
+    fn loads(&self, group: GroupId) -> u64 {
+        self.loads.get(&group).copied().unwrap_or_default()
+    }
 }
 
 /// The files of the namespaces of which this gateway serves the ANA group.
@@ -46,23 +56,24 @@ impl Kept {
 
     /// The namespace of this UUID is in that ANA group.
     pub fn note(&self, uuid: &str, group: GroupId) {
-        self.locked().groups.insert(uuid.to_owned(), group);
+        self.locked().place(uuid, group);
     }
 
     /// Replaces all that is known of an ANA group by what was read through its connection.
     pub fn load(&self, group: GroupId, kept: Vec<(String, Result<Value, String>)>) {
         let mut files = self.locked();
-        let Files { files, groups } = &mut *files;
-        files.retain(|name, _| group_of(groups, name) != Some(group));
+        *files.loads.entry(group).or_default() += 1;
+        let Files { files: all, groups, .. } = &mut *files;
+        all.retain(|name, _| uuid_of(name).and_then(|uuid| groups.get(uuid)) != Some(&group));
         for (name, value) in kept {
             let text = value.and_then(|value| match value {
                 Value::String(text) => Ok(text),
                 _ => Err("it is no text".to_owned()),
             });
             if let Some(uuid) = uuid_of(&name) {
-                groups.insert(uuid.to_owned(), group);
+                files.place(uuid, group);
             }
-            files.insert(name, KeptFile { text: Some(text), is_dirty: false });
+            files.files.insert(name, text);
         }
     }
 
@@ -71,17 +82,52 @@ impl Kept {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn store(&self, name: &str, text: Option<String>) -> io::Result<()> {
-        let group = group_of(&self.locked().groups, name);
-        let group = group.ok_or_else(|| io::Error::other("its namespace is in no ANA group here"))?;
+    /// What is in a file, up to so many bytes.
+    pub(crate) fn read(&self, name: &str, len_max: u64) -> io::Result<Vec<u8>> {
+        match self.locked().files.get(name) {
+            Some(Ok(text)) => {
+                let len = usize::try_from(len_max).unwrap_or(usize::MAX).min(text.len());
+                Ok(text.as_bytes()[..len].to_vec())
+            }
+            Some(Err(reason)) => Err(io::Error::new(io::ErrorKind::InvalidData, reason.clone())),
+            None => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
+    /// Gives a file another text, or none: in the pool first. That is asked even if there is nothing to remove: it refuses a
+    /// gateway that does not know any more what is there.
+    pub(crate) fn replace(&self, name: &str, text: Option<&str>) -> io::Result<()> {
+        let (group, loads) = {
+            let files = self.locked();
+            let group = files.group_of(name);
+            let group = group.ok_or_else(|| io::Error::other("its namespace is in no ANA group here"))?;
+            (group, files.loads(group))
+        };
+        let stored = self.store(group, name, text);
+        let mut files = self.locked();
+        // What was read again meanwhile counts.
+        if files.loads(group) == loads {
+            match (&stored, text) {
+                (Ok(()), Some(text)) => drop(files.files.insert(name.to_owned(), Ok(text.to_owned()))),
+                (Ok(()), None) => drop(files.files.remove(name)),
+                // What others make of it is not known here.
+                (Err(error), _) if is_lost(error) => drop(files.files.remove(name)),
+                (Err(_), _) => {}
+            }
+        }
+        stored
+    }
+
+    fn store(&self, group: GroupId, name: &str, text: Option<&str>) -> io::Result<()> {
         let (tell, told) = channel();
-        let keep = ToDriver::Keep { group, name: name.to_owned(), value: text.map(Value::String), tell };
+        let value = text.map(|text| Value::String(text.to_owned()));
+        let keep = ToDriver::Keep { group, name: name.to_owned(), value, tell };
         let sent = self.to.lock().unwrap_or_else(PoisonError::into_inner).send(keep);
         sent.map_err(|_| io::Error::other("the group's thread has ended"))?;
         match told.recv_timeout(TIMEOUT) {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(io::Error::other(error)),
-            Err(_) => Err(io::Error::other("the storage cluster does not answer")),
+            Err(_) => Err(io::Error::other("the group's thread does not answer")),
         }
     }
 }
@@ -91,88 +137,14 @@ pub(crate) fn refusal(error: &io::Error) -> Option<&RequestError> {
     error.get_ref()?.downcast_ref()
 }
 
+fn is_lost(error: &io::Error) -> bool {
+    matches!(refusal(error), Some(RequestError::NotOwner(_) | RequestError::Lost(_)))
+}
+
 /// Files are called `reservation-UUID.toml` and `write-protection-UUID`.
 fn uuid_of(name: &str) -> Option<&str> {
     let rest = name.strip_prefix("reservation-").or_else(|| name.strip_prefix("write-protection-"))?;
     Some(rest.trim_end_matches(".toml"))
-}
-
-fn group_of(groups: &BTreeMap<String, GroupId>, name: &str) -> Option<GroupId> {
-    groups.get(uuid_of(name)?).copied()
-}
-
-impl Folder for Kept {
-    fn read(&self, name: &str, len_max: u64) -> io::Result<Vec<u8>> {
-        let files = self.locked();
-        let text = files.files.get(name).and_then(|file| file.text.clone());
-        match text {
-            Some(Ok(text)) => {
-                let len = usize::try_from(len_max).unwrap_or(usize::MAX).min(text.len());
-                Ok(text.as_bytes()[..len].to_vec())
-            }
-            Some(Err(reason)) => Err(io::Error::new(io::ErrorKind::InvalidData, reason)),
-            None => Err(io::ErrorKind::NotFound.into()),
-        }
-    }
-
-    fn write(&self, name: &str, text: &str) -> io::Result<()> {
-        let file = KeptFile { text: Some(Ok(text.to_owned())), is_dirty: true };
-        self.locked().files.insert(name.to_owned(), file);
-        Ok(())
-    }
-
-    fn sync(&self, _name: &str) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        let mut files = self.locked();
-        let file = files.files.remove(from).ok_or(io::ErrorKind::NotFound)?;
-        files.files.insert(to.to_owned(), KeptFile { is_dirty: true, ..file });
-        Ok(())
-    }
-
-    fn remove(&self, name: &str) -> io::Result<()> {
-        let mut files = self.locked();
-        match files.files.get_mut(name).filter(|file| file.text.is_some()) {
-            Some(_) if name.ends_with(NEW) => drop(files.files.remove(name)),
-            Some(file) => *file = KeptFile { text: None, is_dirty: true },
-            None => {
-                // The pool is asked all the same: it refuses a gateway that does not know any more what is there.
-                if group_of(&files.groups, name).is_some() && !name.ends_with(NEW) {
-                    files.files.insert(name.to_owned(), KeptFile { text: None, is_dirty: true });
-                }
-                return Err(io::ErrorKind::NotFound.into());
-            }
-        }
-        Ok(())
-    }
-
-    /// It is in the pool afterwards. Others are not looked at: what could not be stored of one ANA group, which another gateway
-    /// may have by now, says nothing of the next.
-    fn sync_name(&self, name: &str) -> io::Result<()> {
-        let Some(KeptFile { text, is_dirty: true }) = self.locked().files.get(name).cloned() else {
-            return Ok(());
-        };
-        let text = text.and_then(Result::ok);
-        let stored = self.store(name, text.clone());
-        let mut files = self.locked();
-        if let Err(error) = stored {
-            // What another gateway makes of it counts, unless it was read again meanwhile.
-            let is_same = |file: &KeptFile| file.is_dirty && file.text.clone().and_then(Result::ok) == text;
-            let is_of_other = matches!(refusal(&error), Some(RequestError::NotOwner(_)));
-            if is_of_other && files.files.get(name).is_some_and(is_same) {
-                files.files.remove(name);
-            }
-            return Err(error);
-        }
-        if text.is_none() {
-            files.files.remove(name);
-        } else if let Some(file) = files.files.get_mut(name) {
-            file.is_dirty = false;
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]
@@ -203,7 +175,7 @@ mod tests {
         let kept = Kept::new(to);
         let pool = pool(inbox, Ok(0));
         kept.note(NAME, GroupId(3));
-        let state = StateDirectory::shared(Box::new(kept.clone()));
+        let state = StateDirectory::shared(kept.clone());
         let reservation = Reservation::restored(4, None, [(HostId([1; 16]), 9)]).unwrap();
         for reservation in [reservation.clone(), reservation.with_persistence(false)] {
             state.store(UUID, &reservation).unwrap();
@@ -219,7 +191,7 @@ mod tests {
     #[test]
     fn reservation_command_that_changes_nothing_asks_the_pool_of_a_group() {
         let (to, _inbox) = channel();
-        let state = StateDirectory::shared(Box::new(Kept::new(to)));
+        let state = StateDirectory::shared(Kept::new(to));
         let reservation = Reservation::restored(4, None, [(HostId([1; 16]), 9)]).unwrap();
         assert!(state.is_to_be_stored(&reservation, &reservation));
     }
@@ -239,7 +211,7 @@ mod tests {
         let kept = Kept::new(to);
         kept.note(NAME, GroupId(3));
         kept.note(OTHER, GroupId(4));
-        let state = StateDirectory::shared(Box::new(kept.clone()));
+        let state = StateDirectory::shared(kept.clone());
         let reservation = Reservation::restored(4, None, [(HostId([1; 16]), 9)]).unwrap();
         assert!(state.store(UUID, &reservation).is_err());
         assert!(state.set_write_protected(UUID, true).is_err());
@@ -251,13 +223,82 @@ mod tests {
         pool.join().unwrap();
     }
 
+    /// The group is lost while a host waits, and read again before that is known.
+    #[test]
+    fn what_was_read_again_meanwhile_is_not_replaced_by_what_failed() {
+        let (to, inbox) = channel();
+        let kept = Kept::new(to);
+        kept.note(NAME, GroupId(3));
+        let state = StateDirectory::shared(kept.clone());
+        let of = |generation| Reservation::restored(generation, None, [(HostId([1; 16]), 9)]).unwrap();
+        for result in [Ok(0), Err(RequestError::Late), Err(RequestError::Lost(GroupId(3)))] {
+            kept.load(GroupId(3), Vec::new());
+            let asked = std::thread::spawn({
+                let kept = kept.clone();
+                move || StateDirectory::shared(kept).store(UUID, &of(5)).is_ok()
+            });
+            let Ok(ToDriver::Keep { name, value: Some(_), tell, .. }) = inbox.recv() else { panic!() };
+            let fresh = StateDirectory::shared(kept.clone());
+            let read = std::thread::spawn(move || fresh.store(UUID, &of(7)));
+            let Ok(ToDriver::Keep { value: Some(fresh), tell: not_asked, .. }) = inbox.recv() else {
+                panic!()
+            };
+            not_asked.send(Err(RequestError::Busy)).unwrap();
+            assert!(read.join().unwrap().is_err());
+            kept.load(GroupId(3), vec![(name, Ok(fresh))]);
+            tell.send(result.clone()).unwrap();
+            assert_eq!(asked.join().unwrap(), result.is_ok());
+            assert_eq!(state.load(UUID).unwrap(), Some(of(7)), "{result:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_stored_in_time_stays_as_it_was() {
+        let (to, inbox) = channel();
+        let kept = Kept::new(to);
+        kept.note(NAME, GroupId(3));
+        let state = StateDirectory::shared(kept.clone());
+        let before = Reservation::restored(4, None, [(HostId([1; 16]), 9)]).unwrap();
+        let results =
+            [Ok(0), Ok(0), Err(RequestError::Late), Err(RequestError::Late), Err(RequestError::Busy)];
+        let pool = std::thread::spawn(move || {
+            for result in results {
+                let Ok(ToDriver::Keep { tell, .. }) = inbox.recv() else { panic!() };
+                tell.send(result).unwrap();
+            }
+            inbox.into_iter().count()
+        });
+        state.store(UUID, &before).unwrap();
+        state.set_write_protected(UUID, true).unwrap();
+        assert!(state.store(UUID, &Reservation::default()).is_err());
+        assert!(state.set_write_protected(UUID, false).is_err());
+        assert!(state.set_write_protected(UUID, false).is_err());
+        assert_eq!(state.load(UUID).unwrap(), Some(before));
+        assert!(state.is_write_protected(UUID).unwrap());
+        drop((state, kept));
+        assert_eq!(pool.join().unwrap(), 0, "nothing more is asked of the pool, neither then nor later");
+    }
+
+    #[test]
+    fn what_a_namespace_had_in_another_group_does_not_count() {
+        let (to, _inbox) = channel();
+        let kept = Kept::new(to);
+        kept.load(GroupId(3), vec![(format!("write-protection-{NAME}"), Ok(Value::String("on".into())))]);
+        let state = StateDirectory::shared(kept.clone());
+        assert!(state.is_write_protected(UUID).unwrap());
+        kept.note(NAME, GroupId(3));
+        assert!(state.is_write_protected(UUID).unwrap());
+        kept.note(NAME, GroupId(4));
+        assert!(!state.is_write_protected(UUID).unwrap());
+    }
+
     #[test]
     fn reservation_that_cannot_be_stored_or_read_is_an_error() {
         let (to, inbox) = channel();
         let kept = Kept::new(to);
         let pool = pool(inbox, Err(RequestError::NotOwner(GroupId(3))));
         kept.note(NAME, GroupId(3));
-        let state = StateDirectory::shared(Box::new(kept.clone()));
+        let state = StateDirectory::shared(kept.clone());
         let reservation = Reservation::restored(4, None, [(HostId([1; 16]), 9)]).unwrap();
         assert!(state.store(UUID, &reservation).is_err());
         kept.load(GroupId(3), vec![(format!("reservation-{NAME}.toml"), Err("newer".into()))]);

@@ -336,11 +336,13 @@ fn not_stored(question: &ReservationQuestion, error: &io::Error) -> Status {
     status_of(error)
 }
 
-/// Of a command that could not be kept. Where another gateway has the namespace by now, its host asks that one.
+/// Of a command that could not be kept. Where another gateway has the namespace by now, its host asks that one: what was
+/// lost with the ANA group may be in force there. What takes too long is undone, and the host may ask again.
 fn status_of(error: &io::Error) -> Status {
     match refusal(error) {
-        Some(RequestError::NotOwner(_)) => Status::ANA_INACCESSIBLE,
+        Some(RequestError::NotOwner(_) | RequestError::Lost(_)) => Status::ANA_INACCESSIBLE,
         Some(RequestError::Busy) => Status::ANA_TRANSITION,
+        Some(RequestError::Late) => Status::COMMAND_INTERRUPTED,
         _ => Status::INTERNAL_ERROR,
     }
 }

@@ -75,7 +75,7 @@ impl Membership {
 
     /// Where reservations and write protections are kept.
     pub(in crate::daemon) fn state(&self) -> StateDirectory {
-        StateDirectory::shared(Box::new(self.kept.clone()))
+        StateDirectory::shared(self.kept.clone())
     }
 
     /// How the images that the group serves are reached.
