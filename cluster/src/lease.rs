@@ -104,6 +104,10 @@ impl PeerLease {
             }
             _ => None,
         };
+        // The look that decides is not made a moment before it can.
+        let decides_at = self.expired.map(|(first, _)| first + timing.evidence);
+        self.due =
+            decides_at.filter(|at| (self.due..self.due + timing.poll).contains(at)).unwrap_or(self.due);
         let boot = |locker: &Option<Locker>| locker.as_ref().map(|locker| locker.cookie.clone());
         let changed = boot(&self.held) != boot(&holder);
         self.held = holder;
@@ -185,6 +189,19 @@ mod tests {
         assert_eq!(peer.dead_since(Duration::ZERO, &own, &T), Some(ms(3005)));
         let affirmed = ms(4001);
         assert_eq!(peer.dead_since(affirmed, &own, &T), None, "its last word came after the last look");
+    }
+
+    #[test]
+    fn lease_that_stays_expired_is_looked_at_again_when_that_decides() {
+        let (mut own, mut peer) = (OwnLease::default(), PeerLease::default());
+        second(&mut own, &mut peer, 0, 5, locker());
+        let (first, mut at) = (1005, 1000);
+        while peer.dead_since(Duration::ZERO, &own, &T).is_none() {
+            second(&mut own, &mut peer, at, 5, None);
+            at = u64::try_from(peer.due.as_millis()).expect("a time");
+        }
+        let decided = ms(at) - T.poll;
+        assert_eq!(decided, ms(first) + T.evidence, "not at the next look after that");
     }
 
     #[test]

@@ -52,7 +52,7 @@ impl Timing {
         renew: Duration::from_secs(1),
         lease: Duration::from_secs(5),
         self_fence: Duration::from_secs(4),
-        poll: Duration::from_secs(1),
+        poll: Duration::from_millis(500),
         evidence: Duration::from_secs(2),
         quick: Duration::from_secs(1),
         settle: Duration::from_secs(8),
