@@ -7,10 +7,10 @@ use crate::worker::Worker;
 use core::time::Duration;
 use nvmf_backend::Devices;
 use nvmf_config::Poll;
+use nvmf_rados::boottime;
 use nvmf_spin::Spin;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::time::Instant;
 
 /// The longest sleep: a worker shows that it is alive at least this often.
 const SLEEP_MAX: Duration = Duration::from_secs(1);
@@ -26,21 +26,22 @@ pub struct Waiting {
     pub crowded: bool,
 }
 
-/// The one clock of all workers.
+/// The one clock of all workers. It goes on while the machine sleeps: so do the hosts that wait for it, the leases of a group
+/// of gateways, and whoever takes over.
 #[derive(Debug, Clone, Copy)]
-pub struct Clock(Instant);
+pub struct Clock(Duration);
 
 impl Clock {
     /// Begins at one second, so that no time is zero.
     #[must_use]
     pub fn start() -> Self {
-        Self(Instant::now())
+        Self(boottime())
     }
 
     /// What it shows.
     #[must_use]
     pub fn now(&self) -> Duration {
-        self.0.elapsed() + Duration::from_secs(1)
+        boottime().saturating_sub(self.0) + Duration::from_secs(1)
     }
 }
 
