@@ -202,7 +202,7 @@ impl Daemon {
     }
 
     fn set_namespace(&mut self, nqn: &Nqn, new: &Namespace) -> Result<Vec<Pending>, Unmade> {
-        let reopens = self.must_open_anew(nqn, new);
+        let reopens = self.must_open_anew(nqn, new) || self.is_regrouped(nqn, new);
         self.forget_namespace(nqn, new.nsid);
         self.want_namespace(nqn, new);
         if reopens {

@@ -300,7 +300,12 @@ impl Daemon {
             return;
         }
         let to_come = pending.saturating_sub(self.namespaces.held());
-        if !deadline.is_over(now, to_come, self.namespaces.is_allocating()) {
+        // A group goes on without those that hang.
+        let all_hang = *origin == Origin::Group && {
+            let hanging = self.namespaces.hanging_images(now);
+            to_open.iter().all(|(_, nqn, it)| hanging.contains(&(*nqn, it.nsid)))
+        };
+        if !all_hang && !deadline.is_over(now, to_come, self.namespaces.is_allocating()) {
             return;
         }
         let mut late = self.settle();

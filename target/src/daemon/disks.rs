@@ -38,9 +38,11 @@ impl Daemon {
         loop {
             faults.append(&mut self.advance_disks());
             let now = self.common.clock.now();
-            let pending = self.namespaces.pending(&self.config.subsystems, now).len();
-            let to_open = pending.saturating_sub(self.namespaces.held());
-            if pending == 0 || deadline.is_over(now, to_open, self.namespaces.is_allocating()) {
+            let to_come = self.namespaces.to_come(&self.config.subsystems, now);
+            let is_any_open = !self.exports().is_empty() || self.namespaces.held() > 0;
+            let is_over = deadline.is_over(now, to_come, self.namespaces.is_allocating());
+            let pending = self.namespaces.pending(&self.config.subsystems, now);
+            if pending.is_empty() || is_over || to_come == 0 && is_any_open {
                 faults.append(&mut self.settle());
                 faults.append(&mut self.namespaces.pending(&self.config.subsystems, now));
                 return faults;
@@ -48,6 +50,11 @@ impl Daemon {
             self.keep_alive();
             std::thread::sleep(Duration::from_millis(2));
         }
+    }
+
+    /// Whether it does not listen yet, as all disks that it may have are slow.
+    pub(super) fn awaits_disk(&self) -> bool {
+        self.awaits_disk && self.config.subsystems.iter().any(|subsystem| !subsystem.namespaces.is_empty())
     }
 
     /// One step of that, which waits for no disk. Returns what could not be served.
@@ -118,6 +125,10 @@ impl Daemon {
         self.publish();
         let now = self.common.clock.now();
         faults.iter().for_each(|fault| self.namespaces.retry_later(fault, now));
+        if self.awaits_disk && !self.exports().is_empty() {
+            self.awaits_disk = false;
+            self.retry_listeners();
+        }
         faults
     }
 

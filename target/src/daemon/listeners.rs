@@ -107,7 +107,7 @@ impl Daemon {
             let message = "no connection is taken until `drain --end`".to_owned();
             return Err(Unmade { outcome: Outcome::Waiting, message });
         }
-        if let Some(message) = self.waits_for_group() {
+        if let Some(message) = self.waits_for() {
             return Err(Unmade { outcome: Outcome::Waiting, message });
         }
         match self.listen_where_configured(at) {

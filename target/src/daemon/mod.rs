@@ -119,6 +119,8 @@ pub struct Daemon {
     /// Listening sockets that systemd handed over and that no listener has taken yet.
     sockets: Sockets,
     namespaces: Namespaces,
+    /// It started without a disk, as all that may come are slow: hosts would find their disks gone, so it does not listen yet.
+    awaits_disk: bool,
     /// The number of the port of the listener that came last.
     last_port: u16,
     /// No connection is taken for now.

@@ -13,12 +13,17 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 
-/// Disks that are opened at the same time, at the most, beside those that hang.
+/// Disks that are begun to be opened at the same time, at the most.
 const OPENING_MAX: usize = 32;
-/// The same with those that hang: each keeps a thread.
+/// Those that are being opened and may hang: each keeps a thread.
 const HANGING_MAX: usize = 1024;
+/// What takes longer to open keeps no other from being begun: many that hang must not add up.
+const MAKES_WAY_AFTER: Duration = Duration::from_millis(200);
 /// What takes longer to open hangs, as far as the others are concerned: less than a start waits for the next disk.
 const HANGS_AFTER: Duration = Duration::from_secs(2);
+/// The control loop looks around more often. Did it not, this process stood still: then what hosts sent before is still to be
+/// read, and they have heard nothing meanwhile.
+const STANDS_STILL: Duration = Duration::from_secs(4);
 /// Disks that are closed at the same time, at the most.
 const CLOSING_MAX: usize = 32;
 
@@ -36,6 +41,8 @@ pub(super) struct Namespaces {
     closing: Vec<Closing>,
     /// What was taken away lately, and until when no other disk takes its NSID.
     resting: HashMap<Key, (Backing, Duration)>,
+    /// When it was looked at last what is to be opened.
+    begun_at: Duration,
     faults: HashMap<Key, Fault>,
     next_device: u32,
     /// How images are reached that a group of gateways serves.
@@ -54,12 +61,15 @@ impl Opening {
     fn hangs(&self, now: Duration) -> bool {
         now >= self.since + HANGS_AFTER
     }
+
+    fn is_image(&self) -> bool {
+        matches!(self.namespace.backing, Backing::Rbd(_))
+    }
 }
 
 /// A disk that a thread of its own is closing: `close` asks the file system. Until that is over the disk is locked, and
 /// cannot be opened again.
 struct Closing {
-    key: Key,
     namespace: Namespace,
     over: Receiver<()>,
 }
@@ -77,9 +87,9 @@ impl Closing {
         if std::thread::Builder::new().name("close-disk".into()).spawn(body).is_err() {
             return Err(Box::new(export));
         }
-        let (key, namespace) = ((export.nqn, export.namespace.nsid), export.namespace.clone());
+        let namespace = export.namespace.clone();
         give.send(export).map_err(|unsent| Box::new(unsent.0))?;
-        Ok(Self { key, namespace, over })
+        Ok(Self { namespace, over })
     }
 
     fn is_over(&self) -> bool {
@@ -107,24 +117,25 @@ impl Namespaces {
         state: &Arc<StateDirectory>,
     ) {
         self.close(waker);
+        let stood = now.saturating_sub(core::mem::replace(&mut self.begun_at, now));
+        if stood > STANDS_STILL {
+            self.resting.values_mut().for_each(|(_, until)| *until += stood);
+        }
         self.resting.retain(|_, (_, until)| *until > now);
-        // One that hangs keeps no other from being opened.
-        let hanging = self.opening.iter().filter(|opening| opening.hangs(now)).count();
-        let room = OPENING_MAX.saturating_sub(self.opening.len() - hanging);
-        let room = room.min(HANGING_MAX.saturating_sub(self.opening.len()));
+        let young = self.opening.iter().filter(|opening| now < opening.since + MAKES_WAY_AFTER).count();
+        let room = OPENING_MAX.saturating_sub(young).min(HANGING_MAX.saturating_sub(self.opening.len()));
         if room == 0 {
             return;
         }
-        let mut held: HashMap<Key, Vec<&Namespace>> = HashMap::new();
-        for export in &self.held {
-            held.entry((export.nqn, export.namespace.nsid)).or_default().push(&export.namespace);
+        // One that was begun for another disk, and may never end, is no reason to wait.
+        let mut begun: HashMap<Key, Vec<&Namespace>> = HashMap::new();
+        let held = self.held.iter().map(|export| ((export.nqn, export.namespace.nsid), &export.namespace));
+        for (key, namespace) in held.chain(self.opening.iter().map(|it| (it.key, &it.namespace))) {
+            begun.entry(key).or_default().push(namespace);
         }
         let is_due = |(key, namespace): &(Key, &Namespace)| {
-            // One that was begun for another disk, and may never end, is no reason to wait.
-            let is_opening = self.opening.iter().any(|o| o.key == *key && o.namespace == **namespace);
-            let is_held = held.get(key).is_some_and(|held| held.contains(namespace));
-            !(is_opening
-                || is_held
+            let is_begun = begun.get(key).is_some_and(|begun| begun.contains(namespace));
+            !(is_begun
                 || self.is_waiting(key, now)
                 || self.is_leaving(key, namespace)
                 || self.is_resting(key, namespace))
@@ -205,13 +216,17 @@ impl Namespaces {
     }
 
     /// Whether a disk may still turn out to have the UUID of one that is open: all of those that are opened at about
-    /// the same time are looked at together. One that hangs is waited for no longer than at a start.
+    /// the same time are looked at together. One that hangs is waited for no longer than at a start; an image, of which
+    /// there is a twin only if it is configured twice, not even so long.
     pub(super) fn is_settling(&self, now: Duration) -> bool {
         self.opening.iter().any(|opening| {
             let Namespace { backing, uuid, .. } = &opening.namespace;
-            matches!(backing, Backing::Path { .. } | Backing::Rbd(_))
-                && uuid.is_none()
-                && now < opening.since + OPEN_TIMEOUT
+            let is_late = match backing {
+                Backing::Path { .. } => now >= opening.since + OPEN_TIMEOUT,
+                Backing::Rbd(_) => opening.hangs(now),
+                Backing::Memory { .. } | Backing::Null { .. } => true,
+            };
+            uuid.is_none() && !is_late
         })
     }
 
@@ -261,6 +276,21 @@ impl Namespaces {
             ExportError { nqn: Box::new(key.0), nsid: key.1, source }
         };
         pending.map(error).collect()
+    }
+
+    /// Images that are being opened, and do not answer: their cluster says when they can, and nobody waits for that.
+    pub(super) fn hanging_images(&self, now: Duration) -> HashSet<Key> {
+        let hanging = self.opening.iter().filter(|opening| opening.is_image() && opening.hangs(now));
+        hanging.map(|opening| opening.key).collect()
+    }
+
+    /// How many of the wanted may open soon.
+    pub(super) fn to_come(&self, wanted: &[Subsystem], now: Duration) -> usize {
+        let hanging = self.hanging_images(now);
+        let is_to_come = |(key, namespace): &(Key, &Namespace)| {
+            !self.is_waiting(key, now) && !self.is_resting(key, namespace) && !hanging.contains(key)
+        };
+        self.not_open(wanted).filter(is_to_come).count().saturating_sub(self.held.len())
     }
 
     /// Whether memory is being allocated. That takes seconds for many gigabytes, and never hangs.
@@ -401,8 +431,10 @@ impl Namespaces {
             (Backing::Rbd(a), Backing::Rbd(b)) => a == b,
             _ => false,
         };
-        self.leaving.iter().any(|export| export.is(&key.0, key.1) || same_path(&export.namespace))
-            || self.closing.iter().any(|it| it.key == *key || same_path(&it.namespace))
+        // What no worker has any more takes no place: that it cannot be closed keeps no other disk waiting.
+        let takes_place = |export: &Export| export.is(&key.0, key.1) && export.disk.is_shared();
+        self.leaving.iter().any(|export| takes_place(export) || same_path(&export.namespace))
+            || self.closing.iter().any(|it| same_path(&it.namespace))
     }
 }
 
@@ -437,12 +469,29 @@ mod tests {
             namespaces.opening.push(Opening { key, namespace, since: Duration::ZERO, told });
         }
         namespaces.begin(&wanted, Duration::ZERO, &waker, &state);
-        assert_eq!(namespaces.opening.len(), OPENING_MAX, "they may be slow");
+        assert_eq!(namespaces.opening.len(), OPENING_MAX, "they may be quick");
+        namespaces.begin(&wanted, MAKES_WAY_AFTER, &waker, &state);
+        assert_eq!(namespaces.opening.len(), OPENING_MAX + 1);
+        assert!(!namespaces.hangs(&(wanted[0].nqn, 100), MAKES_WAY_AFTER));
         assert!(namespaces.hangs(&(wanted[0].nqn, 100), HANGS_AFTER));
         namespaces.begin(&wanted, HANGS_AFTER, &waker, &state);
-        assert_eq!(namespaces.opening.len(), OPENING_MAX + 1);
-        namespaces.begin(&wanted, HANGS_AFTER, &waker, &state);
         assert_eq!(namespaces.opening.len(), OPENING_MAX + 1, "once is enough");
+    }
+
+    #[test]
+    fn nsid_rests_for_longer_if_the_process_stood_still() {
+        let (waker, state) = (Waker::default(), Arc::new(StateDirectory::open(None).unwrap()));
+        let (mut namespaces, backing) = (Namespaces::default(), Backing::Memory { size: 4096 });
+        let second = Duration::from_secs;
+        let key: Key = ("nqn.2026-11.com.example:a".parse().unwrap(), 1);
+        namespaces.begin(&[], second(1), &waker, &state);
+        namespaces.resting.insert(key, (backing, second(1) + NSID_REST));
+        let mut rests_at = |at| {
+            namespaces.begin(&[], second(at), &waker, &state);
+            namespaces.resting.contains_key(&key)
+        };
+        assert!(rests_at(3) && rests_at(63), "hosts have heard nothing meanwhile");
+        assert!(rests_at(65) && !rests_at(66));
     }
 
     /// `close` may hang: here the thread that closes the first disk is one that never ends.
@@ -480,7 +529,7 @@ mod tests {
         let first =
             namespaces.open.iter().find(|export| export.namespace.nsid == 1).unwrap().namespace.clone();
         let key = (wanted[0].nqn, 1);
-        namespaces.closing.push(Closing { key, namespace: first, over });
+        namespaces.closing.push(Closing { namespace: first, over });
         assert_eq!(namespaces.take_away(now, |_| true).len(), 2);
         serve(&mut namespaces, 1);
         assert_eq!(namespaces.open[0].namespace.nsid, 2);

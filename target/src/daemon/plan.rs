@@ -345,6 +345,14 @@ impl Daemon {
         export.is_some_and(|it| it.is_for_workers() && it.disk.geometry().read_only && !new.read_only)
     }
 
+    /// Whether an image is served on the connection of an ANA group that is not its own any more: whoever takes its new group
+    /// does not fence that one.
+    pub(super) fn is_regrouped(&self, nqn: &Nqn, new: &Namespace) -> bool {
+        let export = self.exports().iter().find(|export| export.is(nqn, new.nsid));
+        let is_shared = |it: &Export| it.shared.is_some() && it.is_for_workers();
+        export.is_some_and(|it| is_shared(it) && it.namespace.ana_group != new.ana_group)
+    }
+
     /// Whether a host loses this association when the configuration says this of it; `None`: nothing any more.
     pub(super) fn loses(&self, it: &Association, nqn: &Nqn, host: Option<&Host>) -> bool {
         let has_secret = host.is_some_and(|host| host.dhchap_key_file.is_some());

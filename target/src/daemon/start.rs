@@ -12,7 +12,7 @@ use super::worker_group::{Selection, WorkerGroup, select};
 use super::workers::{Common, WorkerError, check_memlock};
 use super::{Daemon, Listening, discovery, questions};
 use crate::control::Waker;
-use crate::exports::{self, ExportError};
+use crate::exports::{self, ExportError, ExportFault};
 use crate::limits::{ADMIN_ENTRIES_USUAL, DEVICES_INTERVAL, LOOK_INTERVAL, OPEN_TIMEOUT, RETRY_INTERVAL};
 use crate::machine;
 use crate::mailbox::Mailboxes;
@@ -162,7 +162,7 @@ fn listen_hint(error: &io::Error) -> &'static str {
 
 impl Daemon {
     /// Opens the disks, starts the workers, listens: what cannot be had is logged and tried again, as long as there
-    /// is one disk and one address to serve. With `strict`, nothing may be missing.
+    /// is one disk, or may be soon, and one address to serve. With `strict`, nothing may be missing.
     ///
     /// # Errors
     /// [`StartError`]: nothing is left running.
@@ -235,6 +235,7 @@ impl Daemon {
             draining: false,
             sockets,
             namespaces: Default::default(),
+            awaits_disk: false,
             reload_errors: 0,
             metrics: None,
             slow: SlowDisks::default(),
@@ -279,7 +280,9 @@ impl Daemon {
         let before = machine::resident_memory();
         let mut faults = self.open_disks(OPEN_TIMEOUT);
         self.disk_memory = machine::resident_memory().saturating_sub(before);
-        if !faults.is_empty() && (strict || self.exports().is_empty()) {
+        let is_slow = |fault: &ExportError| matches!(fault.source, ExportFault::Slow);
+        self.awaits_disk = self.exports().is_empty() && faults.iter().any(is_slow);
+        if !faults.is_empty() && (strict || self.exports().is_empty() && !self.awaits_disk) {
             let place = |fault: &ExportError| self.config.subsystems.iter().position(|s| s.nqn == *fault.nqn);
             faults.sort_by_key(|fault| (place(fault), fault.nsid));
             return Err(match faults.len() {

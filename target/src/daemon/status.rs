@@ -13,7 +13,7 @@ impl Daemon {
     /// One line: what is served, to how many, and what is wrong.
     pub(super) fn status(&self) -> String {
         let associations = self.common.registry.lock().map_or(0, |registry| registry.associations().count());
-        if let Some(text) = self.waits_for_group() {
+        if let Some(text) = self.waits_for() {
             return format!("{text}{}", self.reload_text());
         }
         if let Some(what) = self.config.serves_nothing() {

@@ -15,7 +15,7 @@ const BUFFERS: &str = "buffer_memory = \"8MiB\"\nconnections = 16";
 
 pub(super) const NQN: &str = "nqn.2026-11.com.example:images";
 
-/// A running target, whose namespaces are images, from NSID 1 on, and behind them a memory disk.
+/// A running target, whose namespaces are images, from NSID 1 on, and mostly behind them a memory disk.
 pub(super) struct Gateway {
     pub(super) target: Target,
     /// Where the programs are.
@@ -28,12 +28,20 @@ pub(super) struct Gateway {
 impl Gateway {
     /// With the programs beside this one. Images are named `NAME` or `POOL/NAME`.
     pub(super) fn start(cluster: &Cluster, images: &[String]) -> Result<Self> {
-        let beside = program("nvmf-target")?.parent().map(Path::to_owned).unwrap_or_default();
-        Self::start_of(beside, cluster, images)
+        Self::start_of(beside()?, cluster, images)
+    }
+
+    /// The same, with nothing but images.
+    pub(super) fn start_without_memory(cluster: &Cluster, images: &[String]) -> Result<Self> {
+        Self::begin(beside()?, cluster, images, false)
     }
 
     /// With the programs of a folder.
     pub(super) fn start_of(programs: PathBuf, cluster: &Cluster, images: &[String]) -> Result<Self> {
+        Self::begin(programs, cluster, images, true)
+    }
+
+    fn begin(programs: PathBuf, cluster: &Cluster, images: &[String], has_memory: bool) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let address: SocketAddr = ([127, 0, 0, 1], free_port()?).into();
         let socket = folder.path().join("control.sock");
@@ -52,7 +60,9 @@ impl Gateway {
             )?;
         }
         let memory = images.len() + 1;
-        writeln!(text, "[[subsystem.namespace]]\nnsid = {memory}\nmemory = \"16MiB\"")?;
+        if has_memory {
+            writeln!(text, "[[subsystem.namespace]]\nnsid = {memory}\nmemory = \"16MiB\"")?;
+        }
         let config = folder.path().join("target.toml");
         std::fs::write(&config, text)?;
         let log = folder.path().join("log");
@@ -92,6 +102,10 @@ impl Gateway {
         let threads = number("Threads:").context("no threads")?;
         Ok((threads, number("VmRSS:").context("no memory")? << 10))
     }
+}
+
+fn beside() -> Result<PathBuf> {
+    Ok(program("nvmf-target")?.parent().map(Path::to_owned).unwrap_or_default())
 }
 
 /// The first object in a JSON text that is so.

@@ -216,6 +216,13 @@ impl Group {
         Ok(begun.elapsed())
     }
 
+    /// Waits until a gateway lets hosts in.
+    pub(super) fn until_listening(&self, number: usize, limit: Duration) -> Result<()> {
+        until_within(&format!("gw{number} listens"), limit, || {
+            self.ask(number, &["status"]).is_ok_and(|status| status["result"]["listeners"][0]["up"] == true)
+        })
+    }
+
     /// Waits until a gateway that was away is a member again, as another one sees it.
     pub(super) fn until_back(&self, number: usize, at: usize) -> Result<()> {
         let name = format!("gw{number}");

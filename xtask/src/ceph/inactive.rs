@@ -1,18 +1,20 @@
 //! Images of a pool with too few OSDs cannot even be opened, and the call does not return. Nothing else waits for them.
 
 use super::cluster::Cluster;
-use super::gateway::Gateway;
+use super::gateway::{Gateway, report};
 use super::group::{Group, NQN};
 use super::group_changes::field;
 use super::groups::{FAILOVER_MAX, SOON, images};
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use nvmf_tests::process::until_within;
 use std::time::{Duration, Instant};
 
-/// More than a target opens at a time.
-const STUCK: usize = 40;
+/// Several times what a target begins to open at a time.
+const STUCK: usize = 120;
 /// What needs no OSD that is dead is there after so long.
 const OTHERS_WITHIN: Duration = Duration::from_secs(15);
+/// The lease of a run that was killed is over after 5 s.
+const LISTENS_WITHIN: Duration = Duration::from_secs(12);
 /// What a change of the configuration may take.
 const CHANGE_MAX: Duration = Duration::from_secs(5);
 
@@ -30,38 +32,53 @@ fn lose_osd(cluster: &mut Cluster, pool: &str) -> Result<()> {
     cluster.until_down(0)
 }
 
-/// A target serves an image of another pool, and memory.
+fn is_served(gateway: &Gateway, nsid: usize) -> bool {
+    gateway.namespace(nsid).is_ok_and(|status| status["state"] == "served")
+}
+
+/// A target serves an image of another pool that comes last. One that has nothing else waits, and listens later.
 pub(super) fn alone(cluster: &mut Cluster) -> Result<()> {
     make_pool(cluster, "stuck")?;
     let mut images: Vec<String> = (1..=STUCK).map(|number| format!("stuck/{number}")).collect();
     images.push("rbd/beside".to_owned());
     images.iter().try_for_each(|image| cluster.rbd(&format!("create --size 8M {image}")).map(drop))?;
     lose_osd(cluster, "stuck")?;
-    let gateway = Gateway::start(cluster, &images)?;
-    let is_served = |nsid| gateway.namespace(nsid).is_ok_and(|status| status["state"] == "served");
-    until_within("what does not need that OSD is served", OTHERS_WITHIN, || {
-        [STUCK + 1, gateway.memory].into_iter().all(is_served)
-    })?;
+    let begun = Instant::now();
+    let gateway = Gateway::start_without_memory(cluster, &images)?;
+    until_within("what does not need that OSD is served", OTHERS_WITHIN, || is_served(&gateway, STUCK + 1))?;
+    println!("  what does not hang was served after {:.1?}", begun.elapsed());
     let fault = gateway.namespace(1)?["fault"].to_string();
     ensure!(fault.contains("does not answer"), "the status does not say why an image is not served: {fault}");
+    let waiting = Gateway::start_without_memory(cluster, &images[..2])?;
+    let says = || Ok::<_, anyhow::Error>(waiting.ask(&["status"])?["result"].to_string());
+    ensure!(says()?.contains("none of its disks has been opened yet"), "{}", says()?);
+    ensure!(waiting.job(1, &["--rw=read", "--bs=4k", "--size=4k"]).output()?.status.code() != Some(0));
     cluster.revive_osd(0)?;
     until_within("all are served when the OSD is back", Duration::from_secs(60), || {
-        (1..=gateway.memory).all(is_served)
+        (1..=STUCK + 1).all(|nsid| is_served(&gateway, nsid)) && is_served(&waiting, 1)
     })?;
+    report(&mut waiting.job(1, &["--rw=read", "--bs=4k", "--size=4k"]))?;
+    waiting.target.stop()?;
     gateway.target.stop()
 }
 
-/// The owner of an ANA group is killed that has an image of such a pool: hosts go on with the other one in time, changes are
+/// The owner of an ANA group is killed that has images of such a pool: hosts go on with the other one in time, changes are
 /// made, and the status of the new owner says what it lacks.
 pub(super) fn in_a_group(cluster: &mut Cluster) -> Result<()> {
+    const LAST: usize = STUCK + 2;
     let healthy = images("inactive", 1);
     let mut group = Group::start(cluster, "inactive", 2, 1, &healthy)?;
     make_pool(cluster, "hangs")?;
-    cluster.rbd("create --size 8M hangs/image")?;
-    group.change(0, &["namespace", "add", NQN, "--nsid=2", "--rbd=hangs/image"])?;
-    group.until_read(2)?;
+    for number in 1..=STUCK {
+        cluster.rbd(&format!("create --size 8M hangs/{number}"))?;
+        add(&group, number + 1, &format!("hangs/{number}"))?;
+    }
+    // What is behind those that hang is waited for no longer.
+    cluster.rbd("create --size 32M inactive-last")?;
+    add(&group, LAST, "rbd/inactive-last")?;
+    group.until_read(LAST)?;
     lose_osd(cluster, "hangs")?;
-    let longest = group.verified(1, |group| group.kill(0))?;
+    let longest = group.verified(LAST, |group| group.kill(0))?;
     println!("  the longest write of a host took {longest:.1?}");
     ensure!(longest < FAILOVER_MAX, "the failover took {longest:?}");
     for name in ["one", "two"] {
@@ -75,6 +92,49 @@ pub(super) fn in_a_group(cluster: &mut Cluster) -> Result<()> {
     })?;
     cluster.revive_osd(0)?;
     until_within("it is served when the OSD is back", Duration::from_secs(60), || is("state", "served"))?;
+    group.until_read(2)?;
+    group.stop()
+}
+
+fn add(group: &Group, nsid: usize, image: &str) -> Result<()> {
+    group.change(0, &["namespace", "add", NQN, &format!("--nsid={nsid}"), &format!("--rbd={image}")])
+}
+
+/// A gateway starts again while an image hangs, after it was killed and after it was stopped: it listens in time, and takes
+/// over in time when the other one dies, or stops.
+pub(super) fn restarted(cluster: &mut Cluster) -> Result<()> {
+    let healthy = images("restarted", 1);
+    let mut group = Group::start(cluster, "restarted", 2, 1, &healthy)?;
+    make_pool(cluster, "away")?;
+    cluster.rbd("create --size 8M away/image")?;
+    add(&group, 2, "away/image")?;
+    group.until_read(2)?;
+    lose_osd(cluster, "away")?;
+    for (again, other) in [(1, 0), (0, 1)] {
+        group.kill(again)?;
+        let begun = Instant::now();
+        group.revive(again)?;
+        group.until_listening(again, LISTENS_WITHIN)?;
+        println!("  gw{again}, which was killed, listened after {:.1?}", begun.elapsed());
+        let longest = group.verified(1, |group| group.kill(other))?;
+        println!("  the longest write of a host took {longest:.1?} when gw{other} died then");
+        ensure!(longest < FAILOVER_MAX, "the failover took {longest:?}");
+        group.revive(other)?;
+        group.until_listening(other, LISTENS_WITHIN)?;
+        group.until_back(other, again)?;
+    }
+    // Now the first has the ANA group.
+    for (stops, other) in [(0, 1), (1, 0)] {
+        let longest = group.verified(1, |group| group.gateways[stops].take().context("it runs")?.stop())?;
+        println!("  the longest write of a host took {longest:.1?} when gw{stops} was stopped");
+        ensure!(longest < FAILOVER_MAX, "the move took {longest:?}");
+        let begun = Instant::now();
+        group.revive(stops)?;
+        group.until_listening(stops, LISTENS_WITHIN)?;
+        println!("  gw{stops} listened {:.1?} after it was started again", begun.elapsed());
+        group.until_back(stops, other)?;
+    }
+    cluster.revive_osd(0)?;
     group.until_read(2)?;
     group.stop()
 }

@@ -7,27 +7,19 @@
 use super::super::Daemon;
 use super::super::disks::error_text;
 use super::leaving::{Cut, Leaving, close};
+use super::opening::{Fault, HANGS_AFTER, Opening};
 use crate::cluster::ToDriver;
-use crate::control::Waker;
-use crate::exports::{Export, ExportFault, Through, shared_image};
+use crate::exports::{Export, ExportFault, Through};
 use crate::limits::RETRY_INTERVAL;
 use crate::mailbox::ThreadMessage;
 use core::time::Duration;
-use nvmf_backend::{ClusterSpec, Disk, Health};
+use nvmf_backend::{Disk, Health};
 use nvmf_cluster::{GroupId, Handle, OpId, Reply, Unopened};
-use nvmf_config::Backing;
 use nvmf_rados::Cluster;
 use nvmf_subsystem::reservation::Reservation;
 use nvmf_subsystem::{Nqn, Nsid, WriteProtection};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
-
-/// Images that are opened at a time for one ANA group, beside those that hang.
-pub(super) const OPENING_MAX: usize = 16;
-
-/// What takes longer to open hangs, as far as the others are concerned: a failover waits for it.
-const HANGS_AFTER: Duration = Duration::from_millis(1500);
 
 /// Hosts wait for images that do not open for so long before they get the others of the ANA group.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
@@ -59,69 +51,6 @@ pub(super) struct Failed {
     retry_at: Duration,
 }
 
-/// Why an image cannot be opened.
-#[derive(Debug, Clone)]
-pub(super) struct Fault {
-    pub(super) text: String,
-    /// There is none of this name, or it is another one: no gateway can open it.
-    pub(super) is_gone: bool,
-}
-
-impl From<String> for Fault {
-    fn from(text: String) -> Self {
-        Self { text, is_gone: false }
-    }
-}
-
-/// An image that a thread of its own opens.
-pub(super) struct Opening {
-    pub(super) key: Key,
-    since: Duration,
-    told: Receiver<Result<Disk, Fault>>,
-}
-
-impl Opening {
-    /// Opens the image of a namespace on a connection, as configured or `only_read`. `None`: the system has no thread left.
-    pub(super) fn begin(
-        now: Duration,
-        connection: &Arc<Cluster>,
-        export: Export,
-        spec: ClusterSpec,
-        only_read: bool,
-        waker: Waker,
-    ) -> Option<Self> {
-        let (connection, (tell, told)) = (Arc::clone(connection), channel());
-        let key = key_of(&export);
-        let body = move || {
-            let opened = open(&connection, &export, &spec, only_read);
-            // Neither the image nor the connection ends on the control loop's thread.
-            drop((export, connection));
-            let _ = tell.send(opened);
-            waker.wake();
-        };
-        std::thread::Builder::new().name("open-image".into()).spawn(body).ok()?;
-        Some(Self { key, since: now, told })
-    }
-
-    /// How many more may be begun beside these. One that hangs keeps no other from being opened.
-    pub(super) fn room(openings: &[Self], now: Duration) -> usize {
-        OPENING_MAX.saturating_sub(openings.iter().filter(|opening| !opening.hangs(now)).count())
-    }
-
-    fn hangs(&self, now: Duration) -> bool {
-        now >= self.since + HANGS_AFTER
-    }
-
-    /// What came of it, once it is over.
-    pub(super) fn result(&self) -> Option<Result<Disk, Fault>> {
-        match self.told.try_recv() {
-            Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => Some(Err("the opening thread died".to_owned().into())),
-            Ok(result) => Some(result),
-        }
-    }
-}
-
 impl Images {
     pub(super) fn new(group: GroupId, connection: Arc<Cluster>, op: OpId, now: Duration) -> Self {
         Self {
@@ -138,13 +67,26 @@ impl Images {
     }
 
     /// Whether something is under way that is to be over soon.
-    pub(super) fn is_busy(&self) -> bool {
-        self.opens.is_some() || self.leaving.is_some() || self.cut.is_some()
+    pub(super) fn is_busy(&self, now: Duration) -> bool {
+        let hangs = !self.opening.is_empty() && self.all_hang(now);
+        let leaves = self.leaving.as_ref().is_some_and(|leaving| !leaving.is_out() || !hangs);
+        self.opens.is_some() || leaves || self.cut.is_some()
     }
 
     /// Whether an image is being opened, and does not answer.
-    fn hangs(&self, key: &Key, now: Duration) -> bool {
-        self.opening.iter().any(|opening| opening.key == *key && opening.hangs(now))
+    fn hangs(&self, export: &Export, now: Duration) -> bool {
+        let of_export = |opening: &Opening| opening.is_of(export) && opening.hangs(now, HANGS_AFTER);
+        self.opening.iter().any(of_export)
+    }
+
+    /// Whether all that are being opened do not answer.
+    pub(super) fn all_hang(&self, now: Duration) -> bool {
+        self.opening.iter().all(|opening| opening.hangs(now, HANGS_AFTER))
+    }
+
+    /// Whether the image is the one that hosts are to get through this connection.
+    fn is_for(&self, export: &Export) -> bool {
+        export.namespace.ana_group == self.group.0 && is_looked_at(export)
     }
 
     /// Whether hosts use what is open.
@@ -192,10 +134,10 @@ impl Daemon {
 
     /// Whether the image is being opened for hosts, and does not answer.
     pub(in crate::daemon) fn image_hangs(&self, export: &Export) -> bool {
-        let (now, key) = (self.common.clock.now(), key_of(export));
+        let now = self.common.clock.now();
         let mut handles = self.cluster.iter().flat_map(|cluster| cluster.handles.values());
         self.is_closed_here(export)
-            && handles.any(|images| images.leaving.is_none() && images.hangs(&key, now))
+            && handles.any(|images| images.leaving.is_none() && images.hangs(export, now))
     }
 
     fn image_trouble(&self, export: &Export) -> Option<&Fault> {
@@ -247,7 +189,7 @@ impl Daemon {
             let Some(mut images) = self.cluster.as_mut().and_then(|it| it.handles.remove(&handle)) else {
                 continue;
             };
-            let (opened, is_news) = collect(&mut images, self.common.clock.now());
+            let (opened, is_news) = self.collect(&mut images);
             let mut is_over = false;
             self.let_hosts_go(handle, &mut images);
             if let Some(leaving) = &mut images.leaving {
@@ -313,13 +255,24 @@ impl Daemon {
         }
     }
 
-    /// Whether no image of the group is to come soon. Those that hang hold up no other: hosts wait for all only while there
-    /// is none, or while they come one after the other.
+    /// Whether no image of the group is to come soon. Those that hang, and what is in line behind them, hold up no other:
+    /// hosts wait for all only while there is none, or while they come one after the other.
     fn all_are_open(&self, handle: Handle, images: &Images) -> bool {
-        let has_failed = |export: &&Export| images.failed.contains_key(&key_of(export));
-        let is_over = images.opening.is_empty() && self.closed_of(images).all(|export| has_failed(&export));
-        let hang = self.common.clock.now() >= images.last_opened + HANGS_AFTER;
-        is_over || hang && self.of_group(images.group).any(|export| is_through(export, handle))
+        let now = self.common.clock.now();
+        let patience = Opening::patience(&images.opening, now);
+        let (mut is_any_to_come, mut is_any_hanging) = (false, false);
+        for export in self.closed_of(images).filter(|export| !images.failed.contains_key(&key_of(export))) {
+            let opening = images.opening.iter().find(|opening| opening.is_of(export));
+            let hangs = opening.is_some_and(|opening| opening.hangs(now, patience));
+            is_any_hanging |= hangs;
+            is_any_to_come |= !hangs;
+        }
+        let is_any_open = || self.of_group(images.group).any(|export| is_through(export, handle));
+        match (is_any_to_come, is_any_hanging) {
+            (false, false) => true,
+            (false, true) => is_any_open(),
+            (true, _) => now >= images.last_opened + HANGS_AFTER && is_any_open(),
+        }
     }
 
     /// Namespaces of the group whose images are looked at only.
@@ -330,30 +283,51 @@ impl Daemon {
     fn begin_to_open(&self, images: &mut Images) {
         let Some(cluster) = &self.cluster else { return };
         let now = self.common.clock.now();
-        let is_opening = |key: &Key| images.opening.iter().any(|opening| opening.key == *key);
+        let is_opening = |export: &Export| images.opening.iter().any(|opening| opening.is_of(export));
         let rests = |key: &Key| images.failed.get(key).is_some_and(|failed| failed.retry_at > now);
-        let due = self.closed_of(images).filter(|export| {
-            let key = key_of(export);
-            !is_opening(&key) && !rests(&key)
-        });
+        let due = self.closed_of(images).filter(|export| !is_opening(export) && !rests(&key_of(export)));
         let due: Vec<Export> = due.take(Opening::room(&images.opening, now)).cloned().collect();
         for export in due {
-            let (spec, waker) = (cluster.images_at().clone(), self.common.waker.clone());
+            let (spec, waker) = (cluster.images_at(), self.common.waker.clone());
             // No thread: it is tried again.
-            images.opening.extend(Opening::begin(now, &images.connection, export, spec, false, waker));
+            images.opening.extend(Opening::begin(now, &images.connection, &export, spec, false, waker));
         }
     }
 
-    /// Gives images that have been opened to the workers.
-    fn take_opened(&mut self, handle: Handle, images: &mut Images, opened: Vec<(Key, Disk)>) {
+    /// Takes in what has been opened since; logs each reason once.
+    fn collect(&self, images: &mut Images) -> (Vec<(Opening, Disk)>, bool) {
+        let (mut opened, mut is_news) = (Vec::new(), false);
+        for opening in core::mem::take(&mut images.opening) {
+            let key = opening.key();
+            match opening.result() {
+                None => images.opening.push(opening),
+                Some(Ok(disk)) => opened.push((opening, disk)),
+                // It says nothing of what has its place now.
+                Some(Err(_)) if !self.exports().iter().any(|export| opening.is_of(export)) => {}
+                Some(Err(why)) => {
+                    let before = images.failed.get(&key).map(|failed| &failed.why);
+                    if before.is_none_or(|before| before.text != why.text) {
+                        is_news = true;
+                        tracing::error!("namespace {} of {}: {}", key.1, key.0, why.text);
+                    }
+                    self.note_failed(images, key, why);
+                }
+            }
+        }
+        (opened, is_news)
+    }
+
+    /// Gives images that have been opened to the workers, but for those that are not what is meant any more.
+    fn take_opened(&mut self, handle: Handle, images: &mut Images, opened: Vec<(Opening, Disk)>) {
         let (mut nqns, mut restored) = (BTreeSet::new(), Vec::new());
-        for ((nqn, nsid), disk) in opened {
-            let device = self.namespaces.take_device();
-            let is_it = |export: &&Export| export.is(&nqn, nsid) && is_looked_at(export);
+        for (opening, disk) in opened {
+            let (nqn, nsid) = opening.key();
+            let is_it = |export: &&Export| opening.is_of(export) && images.is_for(export);
             let Some(export) = self.exports().iter().find(is_it).cloned() else {
                 close(vec![disk]);
                 continue;
             };
+            let device = self.namespaces.take_device();
             let kept = match self.kept_of(&export, images.group) {
                 Ok(kept) => kept,
                 Err(text) => {
@@ -454,68 +428,6 @@ impl Daemon {
         let nqns: BTreeSet<Nqn> = of_group.map(|export| export.nqn).collect();
         nqns.iter().for_each(|nqn| self.show_again(nqn));
         self.publish();
-    }
-}
-
-/// Takes in what has been opened since; logs each reason once.
-fn collect(images: &mut Images, now: Duration) -> (Vec<(Key, Disk)>, bool) {
-    let (mut opened, mut is_news) = (Vec::new(), false);
-    let failed = &mut images.failed;
-    images.opening.retain(|opening| {
-        let Some(result) = opening.result() else { return true };
-        match result {
-            Ok(disk) => opened.push((opening.key, disk)),
-            Err(why) => {
-                let before = failed.get(&opening.key).map(|failed| &failed.why);
-                if before.is_none_or(|before| before.text != why.text) {
-                    is_news = true;
-                    tracing::error!("namespace {} of {}: {}", opening.key.1, opening.key.0, why.text);
-                }
-                failed.insert(opening.key, Failed { why, retry_at: now + RETRY_INTERVAL });
-            }
-        }
-        false
-    });
-    (opened, is_news)
-}
-
-/// Opens the image of a namespace on the connection of its ANA group.
-fn open(
-    connection: &Arc<Cluster>,
-    export: &Export,
-    spec: &ClusterSpec,
-    only_read: bool,
-) -> Result<Disk, Fault> {
-    let Backing::Rbd(image) = &export.namespace.backing else {
-        return Err("it is no image".to_owned().into());
-    };
-    let block_size = Some(export.disk.geometry().block_size);
-    let read_only = export.namespace.read_only || only_read;
-    let opened = Disk::open_image(connection, &shared_image(image, spec), block_size, read_only);
-    let disk = opened.map_err(|error| {
-        let text = error_text(&error);
-        Fault { text, is_gone: ExportFault::Open(error).is_missing() }
-    })?;
-    if disk.geometry().volatile_write_cache {
-        return Err(
-            "the image, or its pool, has rbd_cache on: what is in this gateway's memory would be lost, or old, when another \
-             takes over: turn it off (rbd config image remove IMAGE rbd_cache; rbd config pool remove POOL rbd_cache)"
-                .to_owned()
-                .into(),
-        );
-    }
-    // Who opens it for writing was told.
-    if only_read && !export.namespace.read_only {
-        disk.check_writable().map_err(|error| error.to_string())?;
-    }
-    let identity = |disk: &Disk| disk.identity().map(|it| it.map(|it| it.uuid));
-    match (identity(&disk), identity(&export.disk)) {
-        (Ok(now), Ok(before)) if now == before => Ok(disk),
-        (Ok(_), Ok(_)) => {
-            let text = "the image was made anew, which is another disk: remove the namespace and add it";
-            Err(Fault { text: text.to_owned(), is_gone: true })
-        }
-        (Err(error), _) | (_, Err(error)) => Err(format!("its identity cannot be read: {error}").into()),
     }
 }
 

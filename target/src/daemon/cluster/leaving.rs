@@ -32,6 +32,13 @@ pub(super) struct Leaving {
     shuts_down: Option<(OpId, Option<Arc<Cluster>>)>,
 }
 
+impl Leaving {
+    /// Whether nothing is open for hosts any more.
+    pub(super) fn is_out(&self) -> bool {
+        self.barrier.is_none() && self.stored.is_none() && self.disks.is_empty() && self.closing.is_empty()
+    }
+}
+
 /// Hosts were told that an ANA group is inaccessible while their commands were under way.
 pub(super) struct Cut {
     /// Reached when the disks have none of them any more.
@@ -168,6 +175,7 @@ impl Daemon {
 
     /// Gives whether the connection has ended, or ends without more to do here.
     pub(super) fn advance_leaving(&mut self, handle: Handle, images: &mut Images) -> bool {
+        let all_hang = images.all_hang(self.common.clock.now());
         let Some(leaving) = &mut images.leaving else { return false };
         let is_reached = leaving.barrier.as_ref().is_none_or(|barrier| barrier.is_reached());
         if leaving.barrier.is_some() && is_reached {
@@ -186,12 +194,14 @@ impl Daemon {
         let free: Vec<Disk> = leaving.disks.extract_if(.., |disk| !disk.is_shared()).collect();
         leaving.closing.extend(close(free));
         leaving.closing.retain(|closing| closing.try_recv() != Err(TryRecvError::Disconnected));
-        let is_out = leaving.barrier.is_none()
-            && leaving.stored.is_none()
-            && images.opening.is_empty()
-            && leaving.disks.is_empty()
-            && leaving.closing.is_empty();
-        if !is_out {
+        if !leaving.is_out() {
+            return false;
+        }
+        if !images.opening.is_empty() {
+            // The connection cannot be closed, so whoever is to have the ANA group fences it, and need not wait.
+            if let Some(op) = leaving.drains.take_if(|_| all_hang) {
+                self.reply(op, Reply::Failed("an image that is being opened does not answer".to_owned()));
+            }
             return false;
         }
         // Namespaces that were taken away before may still be closing; the group's thread has one handle as well.

@@ -2,8 +2,9 @@
 //! whether that can be done here before the owner drains.
 
 use super::super::Daemon;
-use super::images::{Fault, Key, OPENING_MAX, Opening, item};
+use super::images::{Key, item};
 use super::leaving::close;
+use super::opening::{Fault, OPENING_MAX, Opening};
 use core::time::Duration;
 use nvmf_cluster::{GroupId, OpId, Reply, Unopened};
 use nvmf_rados::Cluster;
@@ -66,9 +67,9 @@ impl Daemon {
         for opening in core::mem::take(&mut look.opening) {
             match opening.result() {
                 None => look.opening.push(opening),
-                Some(Err(why)) => look.note(opening.key, why),
+                Some(Err(why)) => look.note(opening.key(), why),
                 Some(Ok(disk)) => {
-                    look.known.insert(opening.key);
+                    look.known.insert(opening.key());
                     close(vec![disk]);
                 }
             }
@@ -85,12 +86,12 @@ impl Daemon {
             match (export, fault) {
                 _ if is_late => look.note(key, format!("it did not open within {LOOK_TIMEOUT:?}").into()),
                 (None, Some(why)) => look.note(key, why),
-                (Some(export), _) if !look.opening.iter().any(|opening| opening.key == key) => {
+                (Some(export), _) if !look.opening.iter().any(|opening| opening.key() == key) => {
                     is_over = false;
                     // Not more beside those that hang: who asks is told of a refusal, and asks again.
                     if look.opening.len() < OPENING_MAX {
-                        let (spec, waker) = (cluster.images_at().clone(), self.common.waker.clone());
-                        let begun = Opening::begin(now, &look.connection, export.clone(), spec, true, waker);
+                        let (spec, waker) = (cluster.images_at(), self.common.waker.clone());
+                        let begun = Opening::begin(now, &look.connection, export, spec, true, waker);
                         look.opening.extend(begun);
                     }
                 }

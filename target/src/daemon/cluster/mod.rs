@@ -5,6 +5,7 @@
 //! | `joining` | who this gateway is, from its configuration |
 //! | `converging` | the group's items as a configuration, and making it so |
 //! | `images` | the images of an ANA group on its connection: opened, given to the workers |
+//! | `opening` | one of them being opened, which may hang |
 //! | `looking` | those of an ANA group that is to move here, looked at before |
 //! | `known` | what the group knows of its images, whoever can open them: which disks they are, and their sizes |
 //! | `leaving` | images on their way out: drained, or given up with their connection |
@@ -26,6 +27,7 @@ mod keys;
 mod known;
 mod leaving;
 mod looking;
+mod opening;
 mod telling;
 #[cfg(test)]
 mod tests;
@@ -116,21 +118,28 @@ impl Daemon {
     /// Whether it may listen now. A host that comes back and finds its namespace gone gives it up, with all that it
     /// would write, so images that are slow to open are waited for; but one that hangs is shown as the group knows it.
     pub(super) fn may_listen(&self) -> bool {
+        if self.awaits_disk() {
+            return false;
+        }
         let Some(cluster) = &self.cluster else { return true };
         let waits = cluster.images_until.is_some_and(|until| self.common.clock.now() < until);
         let is_known = |key: &images::Key| cluster.known.contains_key(key);
         cluster.may_listen() && !(waits && self.namespaces.is_opening_any(self.common.clock.now(), is_known))
     }
 
-    /// What keeps it from listening, if it is the group.
-    pub(super) fn waits_for_group(&self) -> Option<String> {
-        self.cluster.as_ref()?.waits_for()
+    /// What keeps it from listening, if it is its disks or the group.
+    pub(super) fn waits_for(&self) -> Option<String> {
+        let slow = "none of its disks has been opened yet: it listens when one is, see the namespaces";
+        let of_disks = || self.awaits_disk().then(|| slow.to_owned());
+        of_disks().or_else(|| self.cluster.as_ref()?.waits_for())
     }
 
     /// Whether something of the group is under way that is worth a glance.
     pub(super) fn is_group_busy(&self) -> bool {
+        let now = self.common.clock.now();
         let is_busy = |it: &Membership| {
-            it.handles.values().any(Images::is_busy) || it.converging.is_some() || !it.looks.is_empty()
+            let are_busy = it.handles.values().any(|images| images.is_busy(now));
+            are_busy || it.converging.is_some() || !it.looks.is_empty()
         };
         self.cluster.as_deref().is_some_and(is_busy)
     }

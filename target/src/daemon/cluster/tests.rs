@@ -6,10 +6,11 @@ use super::super::{Daemon, apply::Origin};
 use crate::cluster::Shared;
 use crate::control::Waker;
 use crate::control::request::change::{Item as ChangeItem, Outcome};
+use crate::exports::Through;
 use crate::sockets::Sockets;
 use core::time::Duration;
-use nvmf_cluster::OpId;
 use nvmf_cluster::configuration::{Change, Item};
+use nvmf_cluster::{Handle, OpId};
 use nvmf_config::Config;
 use nvmf_subsystem::Nqn;
 use serde_json::json;
@@ -113,6 +114,31 @@ fn namespace_is_not_done_because_another_ones_number_begins_its_own() {
     daemon.note_outcomes(&mut changing, &[Some((nqn, 2)), Some((nqn, 20))], true);
     let outcomes: Vec<_> = changing.items.iter().map(|item| item.outcome).collect();
     assert_eq!(outcomes, [Some(Outcome::Done), Some(Outcome::Waiting)]);
+    daemon.stop(Duration::ZERO);
+}
+
+/// A gateway that was away sees a namespace that was removed, and added to another ANA group, as one change.
+#[test]
+fn image_whose_ana_group_is_another_one_is_not_served_through_the_old_connection() {
+    let mut daemon = gateway();
+    let text = format!(
+        "[[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n[[subsystem.namespace]]\nnsid = 2\nmemory = \"1MiB\"\n"
+    );
+    let mut asked = Config { subsystems: Config::parse(&text).unwrap().subsystems, ..daemon.config.clone() };
+    let apply = |daemon: &mut Daemon, asked: &Config| {
+        let changing = daemon.apply(asked, Origin::Group, None);
+        daemon.await_changes(changing, Asker::Reload);
+        daemon.end_changes();
+        daemon.exports().iter().map(|export| export.device).collect::<Vec<_>>()
+    };
+    let before = apply(&mut daemon, &asked);
+    let export = &mut daemon.namespaces.open[0];
+    let through = Through { handle: Handle(1), seen: export.disk.clone() };
+    export.shared = Some(crate::exports::Shared { through: Some(through) });
+    asked.subsystems[0].namespaces[0].read_only = true;
+    assert_eq!(apply(&mut daemon, &asked), before);
+    asked.subsystems[0].namespaces[0].ana_group = 5;
+    assert_ne!(apply(&mut daemon, &asked), before);
     daemon.stop(Duration::ZERO);
 }
 
