@@ -27,6 +27,9 @@ pub struct Timing {
     pub look: Duration,
     /// A planned move may drain for so long; then the next owner fences.
     pub drain: Duration,
+    /// A gateway that leaves waits so long for the one that is to get a group, and is not ready; then that one takes it as it
+    /// takes those of the dead.
+    pub leave: Duration,
     /// A host waits for its reservation to be stored for so long.
     pub keep: Duration,
     /// A step of a takeover may wait for the store so long; then the attempt ends.
@@ -59,6 +62,7 @@ impl Timing {
         rank: Duration::from_secs(2),
         look: Duration::from_secs(5),
         drain: Duration::from_secs(5),
+        leave: Duration::from_secs(6),
         keep: Duration::from_secs(10),
         step: Duration::from_secs(15),
         unable: Duration::from_secs(60),

@@ -105,7 +105,7 @@ impl Gateway {
     pub(super) fn rescue(&mut self, now: Duration) {
         let known =
             self.own.stored.as_ref().map(|(record, _)| record.unopened.as_slice()).unwrap_or_default();
-        if self.stopping || self.suspended.is_some() || known != self.unopened_here() {
+        if self.leaves.is_some() || self.suspended.is_some() || known != self.unopened_here() {
             return;
         }
         let is_free = |id: &GroupId| {

@@ -363,10 +363,10 @@ impl Gateway {
 
     fn record(&self, now: Duration) -> Record {
         let process = self.me().clone();
-        let Self { identity: super::Identity { addresses, software, .. }, stopping, .. } = self;
+        let Self { identity: super::Identity { addresses, software, .. }, leaves, .. } = self;
         let (addresses, software) = (addresses.clone(), software.clone());
         let trouble = self.trouble(now);
-        let leaving = *stopping;
+        let leaving = leaves.is_some();
         let (groups, unopened) = (self.served(), self.unopened_here());
         let lacks = unopened.iter().flat_map(|(id, _)| self.lacks_of(*id)).take(LACKS_MAX).collect();
         let applied = self.configuration.applied();

@@ -106,6 +106,8 @@ pub struct Gateway {
     disturbed: Duration,
     changed: Duration,
     stopping: bool,
+    /// All groups are wanted elsewhere: when that began.
+    leaves: Option<Duration>,
     configuration: Configuration,
     configuration_reader: Reader,
     /// Whether a convergence is under way, and when the next may begin.
@@ -145,6 +147,7 @@ impl Gateway {
             disturbed: now,
             changed: now,
             stopping: false,
+            leaves: None,
             configuration: Configuration::default(),
             configuration_reader: Reader::default(),
             converging: false,
@@ -224,6 +227,12 @@ impl Gateway {
     /// cannot wait for it may end before, and the others fence.
     pub fn stop(&mut self, now: Duration) {
         self.stopping = true;
+        self.drain_all(now, true);
+    }
+
+    /// Gives every group to another gateway and takes none, as long as there is another one and until this is taken back.
+    pub fn drain_all(&mut self, now: Duration, drains: bool) {
+        self.leaves = drains.then(|| self.leaves.unwrap_or(now));
         self.advance(now);
     }
 

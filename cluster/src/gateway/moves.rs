@@ -44,6 +44,34 @@ impl Gateway {
         }
     }
 
+    /// A group that is served here, by a gateway that leaves: goes as by a planned move, in which the pause begins when the other
+    /// gateway is ready, as long as there is time for that.
+    pub(super) fn move_away(&mut self, now: Duration, id: GroupId) {
+        let Some(since) = self.leaves else { return };
+        let wish = self.groups[&id].wanted.as_ref().map(|(wish, _)| wish.clone());
+        let can_take = |name: &GatewayName| self.peers.get(name).is_some_and(super::Peer::can_take);
+        let is_asked = wish.as_ref().is_some_and(|wish| wish.refused.is_none() && can_take(&wish.to));
+        if let Some(wish) = wish.as_ref().filter(|wish| wish.refused.is_some()) {
+            self.spare(now, id, wish.to.clone());
+        }
+        let mut loads = self.loads(false);
+        let any = placement::least_loaded(&loads, id).cloned();
+        loads.retain(|name, _| !self.is_spared(now, id, name));
+        let willing = placement::least_loaded(&loads, id).cloned();
+        let until = since + self.timing.leave;
+        match (wish.filter(|_| is_asked), willing) {
+            (Some(wish), _) if wish.ready => self.drain(now, id, Some(wish.to)),
+            (None, Some(to)) if now < until => {
+                self.set_wish(id, Some(Move { balance: true, ..Move::new(to) }));
+                self.wake_at(until);
+            }
+            (Some(_), _) if now < until => self.wake_at(until),
+            // There is nobody, which matters to who has to go all the same.
+            _ if any.is_some() || self.stopping => self.drain(now, id, any),
+            _ => {}
+        }
+    }
+
     /// Gets ready for a group that is to move here, or does not need that any more.
     pub(super) fn prepare(&mut self, now: Duration, id: GroupId) {
         let (me, group) = (&self.me().gateway, &self.groups[&id]);
@@ -52,7 +80,7 @@ impl Gateway {
         if group.refusal.is_some() && wish.is_none_or(|wish| wish.refused.is_some()) {
             return self.group(id).refusal = None;
         }
-        match (group.phase, wish.filter(|_| !self.stopping)) {
+        match (group.phase, wish.filter(|_| self.leaves.is_none())) {
             (Phase::Idle, Some(wish)) if group.refusal.is_some() => {
                 let wish = Move { refused: group.refusal.clone(), ready: false, ..wish.clone() };
                 self.set_wish(id, Some(wish));
@@ -77,7 +105,7 @@ impl Gateway {
     /// Wants one group elsewhere if this gateway has more than others: only while all is calm, one at a time, and never
     /// because a gateway came back.
     pub(super) fn balance(&mut self, now: Duration) {
-        if self.stopping || self.suspended.is_some() {
+        if self.leaves.is_some() || self.suspended.is_some() {
             return;
         }
         let settled = self.groups.values().all(|group| {

@@ -39,10 +39,7 @@ impl Gateway {
                 Phase::Preparing | Phase::Looking => self.prepare(now, id),
                 Phase::Serving if group.lapsed && self.suspended.is_some() => {}
                 Phase::Serving if group.lapsed || group.gone => self.affirm(now, id),
-                Phase::Serving if self.stopping => {
-                    let to = placement::least_loaded(&self.loads(false), id).cloned();
-                    self.drain(now, id, to);
-                }
+                Phase::Serving if self.leaves.is_some() => self.move_away(now, id),
                 Phase::Serving => self.consider_move(now, id),
                 Phase::Draining | Phase::Closing if now >= group.drain_until => self.surrender(now, id),
                 Phase::Draining if group.op.is_none() && !group.reservations.is_busy() => self.close(now, id),
@@ -63,11 +60,12 @@ impl Gateway {
         // Who could not take a group a short time ago leaves it to those who can.
         let others = u32::try_from(self.others().count()).unwrap_or(u32::MAX);
         let yields = others > 0 && (self.trouble(now).is_some() || now < group.unable_until);
-        if own && (self.stopping || yields && now >= group.not_before) {
+        let leaves = self.stopping || self.leaves.is_some() && others > 0;
+        if own && (leaves || yields && now >= group.not_before) {
             return self.give_up(now, id);
         }
         // Who cannot tell whether it is alone, or cannot serve, takes nothing.
-        if self.stopping || self.suspended.is_some() || self.configuration.applied().is_none() {
+        if leaves || self.suspended.is_some() || self.configuration.applied().is_none() {
             return;
         }
         let (since, first) = match entry.map(|entry| &entry.state) {
@@ -101,6 +99,10 @@ impl Gateway {
             self.others().chain(me).map(|name| (name.clone(), 0)).collect();
         for group in self.groups.values() {
             let moves_to = group.to.as_ref().filter(|_| group.phase >= Phase::Draining);
+            // Of one that leaves, each of its groups counts where it is wanted.
+            let wanted =
+                group.wanted.as_ref().filter(|_| self.leaves.is_some() && group.phase == Phase::Serving);
+            let moves_to = moves_to.or_else(|| wanted.map(|(wish, _)| &wish.to));
             let name = moves_to.or_else(|| group.entry()?.destination());
             if let Some(load) = name.and_then(|name| loads.get_mut(name)) {
                 *load += 1;

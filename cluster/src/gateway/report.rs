@@ -57,6 +57,9 @@ impl Gateway {
             Membership::Member { .. } if self.stopping => {
                 ("stopping", Some("gives its groups away".to_string()))
             }
+            Membership::Member { .. } if self.leaves.is_some() => {
+                ("drained", Some("gives its groups away, and takes none".to_string()))
+            }
             Membership::Member { .. } => ("member", None),
         }
     }

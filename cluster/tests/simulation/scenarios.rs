@@ -185,6 +185,66 @@ fn gateway_that_stops_leaves_nothing_to_fence() {
     assert!(outcome.moves >= 2, "{} moves", outcome.moves);
 }
 
+/// The longest time for which one of these groups was optimized nowhere, from now on.
+fn longest_pause(world: &mut World, groups: &[u32], time: u64) -> u64 {
+    const STEP: u64 = SECOND / 100;
+    let (end, mut pauses, mut longest) = (world.now + time, vec![0; groups.len()], 0);
+    while world.now < end {
+        world.run_until(world.now + STEP).expect("a run");
+        for (pause, group) in pauses.iter_mut().zip(groups) {
+            *pause = if world.shown(*group).is_empty() { *pause + STEP } else { 0 };
+            longest = longest.max(*pause);
+        }
+    }
+    longest
+}
+
+fn groups_of(world: &World, node: &str) -> Vec<u32> {
+    (1..=6).filter(|&group| world.shown(group) == [node]).collect()
+}
+
+#[test]
+fn groups_of_a_gateway_that_stops_pause_no_longer_than_a_planned_move() {
+    let mut world = world(&[(AT, 20 * SECOND, Fault::Leave { node: 0 })], AT - SECOND / 10);
+    let groups = groups_of(&world, "gw0");
+    assert!(groups.len() >= 2, "{groups:?}");
+    let longest = longest_pause(&mut world, &groups, 10 * SECOND);
+    assert!(longest < SECOND, "{} ms", longest * 1000 / SECOND);
+}
+
+#[test]
+fn gateway_that_is_drained_gives_its_groups_away_and_takes_none_until_that_ends() {
+    let mut world = world(&[], AT);
+    let groups = groups_of(&world, "gw0");
+    let drain = |world: &mut World, drains| {
+        let clock = world.nodes[0].clock(world.now);
+        world.nodes[0].running.as_mut().expect("it runs").engine.drain_all(clock, drains);
+        world.pump(0);
+    };
+    drain(&mut world, true);
+    let longest = longest_pause(&mut world, &groups, 90 * SECOND);
+    assert!(longest < SECOND, "{} ms", longest * 1000 / SECOND);
+    assert_eq!(groups_of(&world, "gw0"), [0; 0], "balance brings none back");
+    assert_eq!(world.oracle.takeovers, 0);
+    let clock = world.nodes[0].clock(world.now);
+    let engine = &mut world.nodes[0].running.as_mut().expect("it runs").engine;
+    assert_eq!(engine.status(clock).state, "drained");
+    drain(&mut world, false);
+    world.run_until(world.now + 120 * SECOND).expect("a run");
+    assert!(!groups_of(&world, "gw0").is_empty(), "balance brings some back");
+}
+
+#[test]
+fn gateway_that_is_drained_alone_keeps_its_groups() {
+    let crashes = [1, 2].map(|node| (AT, SECOND, Fault::Crash { node, again: false }));
+    let mut world = world(&crashes, AT + 20 * SECOND);
+    assert_eq!(groups_of(&world, "gw0").len(), 6);
+    let clock = world.nodes[0].clock(world.now);
+    world.nodes[0].running.as_mut().expect("it runs").engine.drain_all(clock, true);
+    world.pump(0);
+    assert_eq!(longest_pause(&mut world, &[1, 2, 3, 4, 5, 6], 20 * SECOND), 0);
+}
+
 #[test]
 fn second_gateway_of_a_name_is_refused_and_says_why() {
     let world = world(&[(AT, 30 * SECOND, Fault::Twin { node: 0 })], AT + 20 * SECOND);

@@ -200,6 +200,7 @@ impl Thread {
             ToDriver::Unopened(unopened) => self.gateway.set_unopened(now, unopened),
             ToDriver::Addresses(addresses) => self.gateway.set_addresses(now, addresses),
             ToDriver::Stop => self.gateway.stop(now),
+            ToDriver::Drain(drains) => self.gateway.drain_all(now, drains),
         }
     }
 

@@ -89,7 +89,7 @@ pub(super) fn owner_stopped(cluster: &mut Cluster) -> Result<()> {
 /// Planned moves there and back under verified load.
 pub(super) fn planned_move(cluster: &mut Cluster) -> Result<()> {
     let images = images("moved", 1);
-    let mut group = Group::start(cluster, "moved", 2, 1, &images)?;
+    let mut group = Group::start(cluster, "moved", 2, 16, &images)?;
     let longest = group.verified(1, |group| {
         for to in ["gw1", "gw0", "gw1", "gw0"] {
             let begun = Instant::now();
@@ -100,6 +100,17 @@ pub(super) fn planned_move(cluster: &mut Cluster) -> Result<()> {
     })?;
     println!("  the longest write of a host took {longest:.2?}");
     ensure!(longest < MOVE_MAX, "a planned move took {longest:?}");
+    // One that is drained gives everything away before it closes its connections, and takes nothing.
+    let longest = group.verified(1, |group| {
+        group.change(0, &["drain"])?;
+        ensure!((1..=16).all(|id| group.owner(1, id).as_deref() == Some("gw1")), "a drained gateway has groups");
+        let refused = group.ask(1, &["cluster", "move", "1", "gw0"])?;
+        ensure!(refused["ok"] != true, "a drained gateway is to take a group: {refused}");
+        group.change(0, &["drain", "--end"])
+    })?;
+    println!("  the longest write while the owner was drained took {longest:.2?}");
+    ensure!(longest < MOVE_MAX, "a drain took {longest:?}");
+    group.change(0, &["cluster", "move", "1", "gw0"])?;
     // One that stops gives everything away, too.
     let longest = group.verified(1, |group| group.gateways[0].take().context("it runs")?.stop())?;
     println!("  the longest write while the owner stopped took {longest:.2?}");

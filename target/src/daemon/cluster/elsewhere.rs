@@ -17,6 +17,9 @@ const PORTS_MAX: usize = 64;
 impl Daemon {
     /// Takes over where the others listen. What a newer version says in another way is left out.
     pub(super) fn on_others(&mut self, others: &BTreeMap<String, Vec<String>>) {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.others = others.len();
+        }
         let target = &self.config.target;
         let listeners = others.values().flatten().filter_map(|text| text.parse::<Advertised>().ok());
         let served = listeners.map(|it| Served {

@@ -68,6 +68,7 @@ impl Membership {
             known: BTreeMap::new(),
             noting: Default::default(),
             elsewhere: Default::default(),
+            others: 0,
             told,
             stopped: false,
         }))

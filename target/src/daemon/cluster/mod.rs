@@ -90,6 +90,8 @@ pub(super) struct Membership {
     /// What it is told of them, and the namespaces that hosts see by what it knows.
     noting: known::Noting,
     elsewhere: BTreeSet<(Nqn, u32, [u8; 16])>,
+    /// Other gateways that are there.
+    others: usize,
     /// Where the others were told that this gateway listens.
     told: Vec<String>,
     stopped: bool,
@@ -251,19 +253,46 @@ impl Daemon {
 
     /// Gives the ANA groups to the other gateways, within a bounded time. Those that could not be are fenced by them.
     pub(super) fn leave_group(&mut self) {
-        let Some(cluster) = &self.cluster else { return };
-        cluster.driver.tell(crate::cluster::ToDriver::Stop);
-        let until = self.common.clock.now() + HAND_OVER_TIMEOUT;
-        while self.cluster.as_ref().is_some_and(|cluster| !cluster.stopped) && self.common.clock.now() < until
-        {
-            self.advance_changes();
-            self.keep_alive();
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        if self.cluster.as_ref().is_some_and(|cluster| !cluster.stopped) {
+        if !self.hand_over(crate::cluster::ToDriver::Stop, |cluster| cluster.stopped) {
             tracing::warn!(
                 "not all ANA groups could be handed over in {HAND_OVER_TIMEOUT:?}: the others fence them"
             );
         }
+    }
+
+    /// Gives the ANA groups to the other gateways, where there are any, before hosts may use this one no more. What could not
+    /// be handed over is served on.
+    pub(super) fn drain_gateway(&mut self) {
+        let is_over = |cluster: &Membership| {
+            let serves = cluster.states.values().any(|&state| state == AnaState::OPTIMIZED);
+            !serves || cluster.others == 0
+        };
+        if !self.hand_over(crate::cluster::ToDriver::Drain(true), is_over) {
+            tracing::warn!(
+                "not all ANA groups could be handed over in {HAND_OVER_TIMEOUT:?}: `nvmf-target ctl cluster status` says which"
+            );
+        }
+    }
+
+    /// Groups are taken again: balance brings some back.
+    pub(super) fn end_drain_of_group(&mut self) {
+        if let Some(cluster) = &self.cluster {
+            cluster.driver.tell(crate::cluster::ToDriver::Drain(false));
+        }
+    }
+
+    fn hand_over(&mut self, how: crate::cluster::ToDriver, is_over: impl Fn(&Membership) -> bool) -> bool {
+        let Some(cluster) = &self.cluster else { return true };
+        cluster.driver.tell(how);
+        let until = self.common.clock.now() + HAND_OVER_TIMEOUT;
+        while !self.cluster.as_ref().is_none_or(|cluster| is_over(cluster)) {
+            if self.common.clock.now() >= until {
+                return false;
+            }
+            self.advance_changes();
+            self.keep_alive();
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        true
     }
 }

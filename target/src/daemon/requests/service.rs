@@ -82,6 +82,7 @@ impl Daemon {
     pub(super) fn on_drain(&mut self, Drain { end }: &Drain) -> Result<Reply, Fault> {
         if *end {
             self.draining = false;
+            self.end_drain_of_group();
             self.retry_listeners();
             let down = self.listeners.iter().filter(|listener| !listener.is_up()).count();
             let message = (down > 0).then(|| format!("{down} listener(s) are still down: see `status`"));
@@ -89,8 +90,11 @@ impl Daemon {
             let item = Item { outcome, message, ..Item::done("end-drain", "all listeners") };
             return Ok(Changing::new(vec![item], Origin::Command, self.common.clock.now()).into());
         }
+        // Hosts have another way before this one ends.
+        self.drain_gateway();
         if let Err(error) = self.stop_all_listeners() {
             // Half a drain is none.
+            self.end_drain_of_group();
             self.retry_listeners();
             return Err(Fault::refused(error_text(&error)));
         }
