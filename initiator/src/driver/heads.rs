@@ -328,6 +328,10 @@ impl<T: Transport> Driver<T> {
             let new_foreign = sight.foreign.without(head.foreign_on);
             head.foreign_on = sight.foreign;
             head.gone = false;
+            if head.paths.is_empty() {
+                // What is looked into no more, and does not lead there, is waited for from now on.
+                head.blocked.take_if(|blocked| blocked.reason == Reason::LookedInto);
+            }
             if ready.is_empty() {
                 // Nothing new is known.
                 continue;

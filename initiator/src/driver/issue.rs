@@ -96,8 +96,7 @@ impl<T: Transport> Driver<T> {
     fn begin(&mut self, now: Duration, path: usize, index: u32) -> Option<(Op, Parts)> {
         let operation = self.operations.get(index)?;
         let (nsid, op) = (operation.nsid, operation.op);
-        if operation.error.is_some() || operation.again {
-            // Nothing more of it is sent: it waits for what is in flight.
+        if operation.is_held_back() {
             self.operations.pop_ready(path, index);
             self.operations.settle(index);
             return None;
@@ -109,7 +108,7 @@ impl<T: Transport> Driver<T> {
         };
         if let Some(refused) = refused {
             // The parts that were issued were cut for what the path was before: it begins anew.
-            operation.again = true;
+            operation.move_on();
             operation.error = refused.err();
             self.operations.pop_ready(path, index);
             self.operations.settle(index);
@@ -118,14 +117,12 @@ impl<T: Transport> Driver<T> {
         if !self.fences.is_empty()
             && op.range().is_some_and(|range| self.fences.holds(nsid, range, op.writes()))
         {
-            operation.again = operation.outstanding > 0;
             self.operations.pop_ready(path, index);
-            match self.operations.get(index) {
-                Some(operation) if operation.outstanding == 0 => {
-                    operation.parts = None;
-                    self.operations.wait(index, Wait::Fence);
-                }
-                _ => {}
+            let operation = self.operations.get(index)?;
+            operation.move_on();
+            if operation.outstanding == 0 {
+                operation.begin_anew();
+                self.operations.wait(index, Wait::Fence);
             }
             return None;
         }

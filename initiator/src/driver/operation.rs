@@ -50,8 +50,10 @@ pub(super) struct Operation {
     pub(super) error: Option<BlockError>,
     /// What may have been done of it so far, in all its attempts: a status knows of its own command only.
     pub(super) effect: Effect,
-    /// A part failed in a way that another try may mend.
-    pub(super) again: bool,
+    /// It begins anew when nothing of it is in flight: a part failed in a way that another try may mend, or it goes elsewhere.
+    again: bool,
+    /// It begins anew although nothing of it has failed: that does not count as one of its tries.
+    moved: bool,
     /// The second command of a pair was aborted because of the first, whose status says why.
     second_aborted: bool,
     /// It was refused in a way that its namespace is looked at for, which is done once.
@@ -71,6 +73,27 @@ impl Operation {
     fn may_have_been_done(&mut self) {
         if self.op.has_effect() {
             self.effect = Effect::Unknown;
+        }
+    }
+
+    /// Nothing more of it is sent: it waits for what is in flight, and begins anew.
+    pub(super) fn is_held_back(&self) -> bool {
+        self.error.is_some() || self.again
+    }
+
+    /// It goes elsewhere, as soon as nothing of it is in flight.
+    pub(super) fn move_on(&mut self) {
+        // One that has failed meanwhile has had its try.
+        self.moved |= !self.again;
+        self.again = true;
+    }
+
+    /// Nothing of it is in flight, and all its parts are to be issued.
+    pub(super) fn begin_anew(&mut self) {
+        (self.again, self.second_aborted) = (false, false);
+        let moved = core::mem::take(&mut self.moved);
+        if self.parts.take().is_some() && moved {
+            self.begun = self.begun.saturating_sub(1);
         }
     }
 }
@@ -161,6 +184,7 @@ impl Operations {
             error: None,
             effect: Effect::Nothing,
             again: false,
+            moved: false,
             second_aborted: false,
             doubted: false,
             not_before: None,
@@ -273,7 +297,7 @@ impl Operations {
         let failed_at = *operation.failed_at.get_or_insert(now);
         match fate(operation, now.saturating_sub(failed_at)) {
             Fate::Requeue(delay) => {
-                operation.again = true;
+                (operation.again, operation.moved) = (true, false);
                 operation.avoid = operation.path;
                 operation.not_before = operation.not_before.max(Some(now.saturating_add(delay)));
             }
@@ -294,9 +318,7 @@ impl Operations {
             return self.end(index, Err(error));
         }
         if operation.again {
-            operation.again = false;
-            operation.second_aborted = false;
-            operation.parts = None;
+            operation.begin_anew();
             return match operation.not_before.take() {
                 Some(at) => self.wait(index, Wait::Until(at)),
                 None => self.unroute(index),
@@ -413,14 +435,10 @@ impl Operations {
                     continue;
                 }
                 self.pop_ready(path, index);
-                match self.get(index) {
-                    // It waits for what is in flight, and begins anew.
-                    Some(operation) if operation.outstanding > 0 => operation.again = true,
-                    Some(operation) => {
-                        operation.parts = None;
-                        self.unroute(index);
-                    }
-                    None => {}
+                if let Some(operation) = self.get(index) {
+                    // It waits for what is in flight.
+                    operation.move_on();
+                    self.settle(index);
                 }
             }
         }
@@ -442,7 +460,7 @@ impl Operations {
                 operation.may_have_been_done();
             }
             operation.outstanding = 0;
-            operation.again = true;
+            (operation.again, operation.moved) = (true, false);
             if let (None, Fate::Fail(error)) = (operation.error, fate) {
                 operation.error = Some(error);
             }

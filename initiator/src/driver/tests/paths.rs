@@ -10,7 +10,7 @@ use nvme_proto::opcode::AdminOpcode;
 use nvme_proto::{Nsid, Status};
 use nvmf_block::{BlockError, BlockOp, BlockRange};
 use nvmf_host::admin::AdminCommand;
-use nvmf_host::{AdminData, Command, RecoveryPolicy};
+use nvmf_host::{AdminData, AssociationConfig, Command, RecoveryPolicy};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -477,6 +477,58 @@ fn operations_wait_for_a_look_at_their_only_path_no_longer_than_for_a_connection
     rig.submit(2, read(0, 1));
     rig.run();
     assert_eq!((rig.result(2), rig.target.seen.len()), (Some(Ok(())), 1), "it answers again");
+}
+
+/// Moving is no failure: it could be lost as often as any other operation.
+#[test]
+fn operation_that_goes_elsewhere_at_each_look_has_all_its_tries_left() {
+    let association = AssociationConfig { io_queue_entries: 4, ..config().association };
+    let mut rig = Rig::pair(DriverConfig { association, ..config() }, |_, target| {
+        (target.transfer_pages, target.hold) = (1, true);
+    });
+    rig.submit(1, read(0, 128));
+    rig.run();
+    let mut path = usize::from(rig.target.seen.is_empty());
+    for _ in 0..4 {
+        rig.target_of(path).hold_admin = Some(AdminOpcode::IDENTIFY);
+        rig.target_of(path).announce();
+        rig.run();
+        rig.target_of(path).hold_admin = None;
+        rig.target_of(1 - path).seen.clear();
+        // What is in flight there, then the look.
+        while !rig.target_of(path).held.is_empty() {
+            rig.with_target(path, Target::release);
+            rig.run();
+        }
+        path = 1 - path;
+        assert_eq!((seen(&mut rig, path), rig.result(1)), (3, None), "it begins anew on the other path");
+    }
+    for each in [0, 1] {
+        rig.target_of(each).hold = false;
+    }
+    rig.target_of(path).disconnect();
+    rig.pass(20 * SECOND);
+    assert_eq!(rig.result(1), Some(Ok(())));
+}
+
+#[test]
+fn loss_during_a_look_is_waited_for_as_long_as_any_other() {
+    let recovery = RecoveryPolicy { fast_io_fail_timeout: Some(8 * SECOND), ..config().recovery };
+    let mut rig = Rig::ready_with(DriverConfig { recovery, ..config() }, |_| {});
+    rig.submit(0, read(0, 1));
+    rig.run();
+    rig.target.hold_admin = Some(AdminOpcode::IDENTIFY);
+    rig.target.announce();
+    rig.run();
+    rig.submit(1, read(0, 1));
+    rig.pass(7 * SECOND);
+    (rig.target.closed, rig.target.hold_admin) = (true, None);
+    rig.target.disconnect();
+    rig.pass(3 * SECOND);
+    assert_eq!(rig.result(1), None, "the time of the look is none of the loss");
+    rig.target.closed = false;
+    rig.pass(5 * SECOND);
+    assert_eq!(rig.result(1), Some(Ok(())));
 }
 
 /// The other controller never had it: nobody has taken it away.
