@@ -268,8 +268,10 @@ impl Daemon {
             }
             Change::SetNamespace(nqn, new) | Change::ReplaceNamespace(nqn, new) => {
                 let export = self.exports().iter().find(|export| export.is(nqn, new.nsid))?;
-                // The group has decided that: a gateway that kept the old image would show hosts another disk than the others.
-                if matches!(change, Change::ReplaceNamespace(..)) && export.shared.is_some() {
+                // The group has decided that: a gateway that kept the old image would show hosts another disk than the others,
+                // or serve it where nobody fences it.
+                let is_other = matches!(change, Change::ReplaceNamespace(..));
+                if export.shared.is_some() && is_other || self.is_regrouped(nqn, new) {
                     return None;
                 }
                 let is_opened_anew = self.must_open_anew(nqn, new);

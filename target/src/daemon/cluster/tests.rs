@@ -138,6 +138,7 @@ fn image_whose_ana_group_is_another_one_is_not_served_through_the_old_connection
     asked.subsystems[0].namespaces[0].read_only = true;
     assert_eq!(apply(&mut daemon, &asked), before);
     asked.subsystems[0].namespaces[0].ana_group = 5;
+    asked.subsystems[0].namespaces[0].block_size = Some(512);
     assert_ne!(apply(&mut daemon, &asked), before);
     daemon.stop(Duration::ZERO);
 }
