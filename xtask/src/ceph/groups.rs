@@ -103,7 +103,10 @@ pub(super) fn planned_move(cluster: &mut Cluster) -> Result<()> {
     // One that is drained gives everything away before it closes its connections, and takes nothing.
     let longest = group.verified(1, |group| {
         group.change(0, &["drain"])?;
-        ensure!((1..=16).all(|id| group.owner(1, id).as_deref() == Some("gw1")), "a drained gateway has groups");
+        ensure!(
+            (1..=16).all(|id| group.owner(1, id).as_deref() == Some("gw1")),
+            "a drained gateway has groups"
+        );
         let refused = group.ask(1, &["cluster", "move", "1", "gw0"])?;
         ensure!(refused["ok"] != true, "a drained gateway is to take a group: {refused}");
         group.change(0, &["drain", "--end"])
