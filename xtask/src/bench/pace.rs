@@ -24,8 +24,8 @@ const LOOKS: u32 = 200;
 const SHARE_MIN: f64 = 0.5;
 /// Looks for which one measurement waits for a machine that is not: half a minute.
 const WAIT_LOOKS: u32 = 1200;
-/// Looks for which all of them wait together: ten minutes. A machine that is slow for most of the time is measured as it is.
-const WAIT_LOOKS_OF_ALL: u32 = 24_000;
+/// Looks for which all of them wait together: four minutes. A machine that is slow for most of the time is measured as it is.
+const WAIT_LOOKS_OF_ALL: u32 = 9600;
 /// How often a measurement is made again because the machine changed meanwhile.
 const AGAIN_MAX: u32 = 2;
 
