@@ -4,6 +4,7 @@ use core::fmt;
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
+use nvmf_stream::machine_of;
 
 /// A number that one worker writes and anyone reads.
 #[derive(Debug, Default)]
@@ -127,17 +128,14 @@ pub enum Line {
     Fault,
 }
 
-/// Lines of the log that peers can cause: whatever one of them does, the others' are written.
+/// Lines of the log that peers can cause: what one machine causes hides little of the others'.
 #[derive(Debug, Default)]
 pub struct LogLimit {
-    /// Of the addresses that caused some lately.
-    peers: Vec<(IpAddr, Buckets)>,
-    /// Of all for whom there is no room.
-    others: Buckets,
+    /// Of the machines that caused some lately.
+    peers: Vec<(IpAddr, [Bucket; 2])>,
+    /// Of all together.
+    all: Bucket,
 }
-
-/// One for each [`Line`].
-type Buckets = [Bucket; 2];
 
 /// Lines that may be written now, and more as time goes by.
 #[derive(Debug, Default)]
@@ -149,27 +147,29 @@ struct Bucket {
     dropped: u64,
 }
 
-impl Line {
-    /// Lines at once: a host with a hundred queues loses and connects them all.
-    const fn burst(self) -> u32 {
-        match self {
-            Self::Usual => 600,
-            Self::Fault => 20,
-        }
-    }
+/// How many lines fit at once, and after how long there is place for one more.
+#[derive(Debug, Clone, Copy)]
+struct Rate {
+    burst: u32,
+    refill: Duration,
+}
 
-    /// One more line each.
-    const fn refill(self) -> Duration {
-        Duration::from_secs(match self {
-            Self::Usual => 1,
-            Self::Fault => 30,
-        })
+/// Of all peers together: as many as a log takes.
+const ALL: Rate = Rate { burst: 4000, refill: Duration::from_millis(50) };
+
+impl Line {
+    /// A host with a hundred queues loses and connects them all at once.
+    const fn rate(self) -> Rate {
+        match self {
+            Self::Usual => Rate { burst: 600, refill: Duration::from_secs(1) },
+            Self::Fault => Rate { burst: 200, refill: Duration::from_secs(10) },
+        }
     }
 }
 
 impl LogLimit {
-    /// Addresses with buckets of their own.
-    const PEERS: usize = 64;
+    /// Machines with buckets of their own.
+    const PEERS: usize = 256;
 
     /// Nobody has caused a line yet.
     #[must_use]
@@ -180,48 +180,48 @@ impl LogLimit {
     /// Whether a line about this peer may be written now; if not, it is counted. The next one that may be says how many
     /// were not.
     pub fn allow(&mut self, now: Duration, peer: IpAddr, line: Line, counters: &Counters) -> bool {
+        self.all.refill(now, ALL);
+        let has_room = self.all.taken < ALL.burst;
         // As hosts are written.
-        let peer = peer.to_canonical();
-        let bucket = &mut self.buckets(now, peer)[line as usize];
-        bucket.refill(now, line);
-        if bucket.taken == line.burst() {
+        let bucket = &mut self.buckets(now, machine_of(peer.to_canonical()))[line as usize];
+        bucket.refill(now, line.rate());
+        if !has_room || bucket.taken == line.rate().burst {
             bucket.dropped += 1;
             counters.log_lines_dropped.add(1);
             return false;
         }
         bucket.taken += 1;
         let dropped = core::mem::take(&mut bucket.dropped);
+        self.all.taken += 1;
         if dropped > 0 {
-            tracing::warn!(%peer, "{dropped} lines about this peer were left out: it causes too many");
+            tracing::warn!(%peer, "{dropped} lines about this peer were left out: there are too many");
         }
         true
     }
 
-    fn buckets(&mut self, now: Duration, peer: IpAddr) -> &mut Buckets {
-        if let Some(at) = self.peers.iter().position(|(known, _)| *known == peer) {
+    fn buckets(&mut self, now: Duration, machine: IpAddr) -> &mut [Bucket; 2] {
+        if let Some(at) = self.peers.iter().position(|(known, _)| *known == machine) {
             return &mut self.peers[at].1;
         }
         if self.peers.len() == Self::PEERS {
-            // Who has caused nothing for long makes room.
-            self.peers.retain_mut(|(_, buckets)| {
-                [Line::Usual, Line::Fault].into_iter().any(|line| {
-                    let bucket = &mut buckets[line as usize];
-                    bucket.refill(now, line);
-                    bucket.taken > 0
-                })
-            });
+            // Who has caused the fewest lately makes room: not those for whose sake there are buckets.
+            let taken = |(_, [usual, fault]): &mut (IpAddr, [Bucket; 2])| {
+                usual.refill(now, Line::Usual.rate());
+                fault.refill(now, Line::Fault.rate());
+                usual.taken + fault.taken
+            };
+            let taken: Vec<u32> = self.peers.iter_mut().map(taken).collect();
+            let fewest = (0..taken.len()).min_by_key(|at| taken[*at]).unwrap_or_default();
+            self.peers.swap_remove(fewest);
         }
-        if self.peers.len() == Self::PEERS {
-            return &mut self.others;
-        }
-        self.peers.push((peer, Buckets::default()));
+        self.peers.push((machine, Default::default()));
         &mut self.peers.last_mut().expect("it was pushed").1
     }
 }
 
 impl Bucket {
-    fn refill(&mut self, now: Duration, line: Line) {
-        let refills = now.saturating_sub(self.refilled).as_millis() / line.refill().as_millis();
+    fn refill(&mut self, now: Duration, rate: Rate) {
+        let refills = now.saturating_sub(self.refilled).as_millis() / rate.refill.as_millis();
         if refills > 0 {
             self.taken = self.taken.saturating_sub(u32::try_from(refills).unwrap_or(u32::MAX));
             self.refilled = now;
@@ -242,27 +242,40 @@ mod tests {
         let (mut limit, counters) = (LogLimit::new(), Counters::default());
         let now = Duration::from_secs(100);
         let written = (0..1000).filter(|_| limit.allow(now, peer(1), Line::Fault, &counters)).count();
-        assert_eq!((written, counters.log_lines_dropped.get()), (20, 980));
+        assert_eq!((written, counters.log_lines_dropped.get()), (200, 800));
         assert!(limit.allow(now, peer(2), Line::Fault, &counters));
         assert!(limit.allow(now, peer(1), Line::Usual, &counters));
         let mapped = "::ffff:192.0.2.1".parse().unwrap();
         assert!(!limit.allow(now, mapped, Line::Fault, &counters), "the same peer");
-        let later = now + Line::Fault.refill();
+        let later = now + Line::Fault.rate().refill;
         assert!(limit.allow(later, peer(1), Line::Fault, &counters));
         assert!(!limit.allow(later, peer(1), Line::Fault, &counters));
     }
 
     #[test]
-    fn peers_of_many_addresses_share_a_bucket_until_others_have_been_quiet() {
+    fn machine_of_many_addresses_has_the_lines_of_one() {
         let (mut limit, counters) = (LogLimit::new(), Counters::default());
         let now = Duration::from_secs(100);
-        let mut ten =
-            |number| (0..10).filter(|_| limit.allow(now, peer(number), Line::Fault, &counters)).count();
-        assert_eq!((0..=255).map(&mut ten).sum::<usize>(), LogLimit::PEERS * 10 + 20);
-        assert_eq!(ten(200), 0);
-        let later = now + Line::Fault.refill() * Line::Fault.burst();
-        assert!(limit.allow(later, peer(200), Line::Fault, &counters));
-        assert_eq!(limit.peers.len(), 1);
+        let mut from = |host: u16| {
+            let address = IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, host]);
+            limit.allow(now, address, Line::Fault, &counters)
+        };
+        assert_eq!((0..1000).filter(|host| from(*host)).count(), 200);
+        assert!(limit.allow(now, peer(1), Line::Fault, &counters));
+    }
+
+    #[test]
+    fn many_peers_fill_the_log_no_faster_than_it_takes_and_offenders_stay_known() {
+        let (mut limit, counters) = (LogLimit::new(), Counters::default());
+        let now = Duration::from_secs(100);
+        (0..200).for_each(|_| assert!(limit.allow(now, peer(1), Line::Fault, &counters)));
+        let many = (0..6000_u16).map(|at| IpAddr::from([10, 0, (at >> 8) as u8, at as u8]));
+        let written = many.filter(|peer| limit.allow(now, *peer, Line::Fault, &counters)).count();
+        assert_eq!(written, ALL.burst as usize - 200);
+        assert_eq!(limit.peers.len(), LogLimit::PEERS);
+        let later = now + Duration::from_secs(1);
+        assert!(limit.allow(later, peer(2), Line::Fault, &counters));
+        assert!(!limit.allow(later, peer(1), Line::Fault, &counters));
     }
 
     #[test]

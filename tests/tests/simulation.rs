@@ -90,12 +90,11 @@ fn run_all(transport: Transport, test: &str) -> Outcome {
         let limits = limits();
         let run = || simulation::run_within(transport, seed, &limits);
         let Ok(outcome) = std::panic::catch_unwind(run) else {
-            let shorter = (limits == Limits::NONE).then(|| simulation::shrink(transport, seed));
+            let shorter = if limits == Limits::NONE { simulation::shrink(transport, seed) } else { limits };
             let command = format!("cargo test -p nvmf-tests --test simulation {test}");
             panic!(
-                "seed {seed} failed: NVMF_SIMULATION_SEED={seed} {command} replays it, and so does the shorter \
-                 NVMF_SIMULATION_SEED={seed} NVMF_SIMULATION_LIMITS={} {command}",
-                shorter.unwrap_or(limits)
+                "seed {seed} failed: NVMF_SIMULATION_SEED={seed} {command} replays it, and what is needed of it: \
+                 NVMF_SIMULATION_SEED={seed} NVMF_SIMULATION_LIMITS={shorter} {command}"
             );
         };
         sum.operations += outcome.operations;

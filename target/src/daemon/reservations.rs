@@ -336,13 +336,14 @@ fn not_stored(question: &ReservationQuestion, error: &io::Error) -> Status {
     status_of(error)
 }
 
-/// Of a command that could not be kept. Where another gateway has the namespace by now, its host asks that one: what was
-/// lost with the ANA group may be in force there. What takes too long is undone, and the host may ask again.
+/// Of a command that could not be kept. Where another gateway has the namespace, and the command had no effect, its host asks that
+/// one. What was lost with the ANA group in the middle of it may be in force there, so no host may take it for undone. What takes
+/// too long is undone, and the host may ask again.
 fn status_of(error: &io::Error) -> Status {
     match refusal(error) {
-        Some(RequestError::NotOwner(_) | RequestError::Lost(_)) => Status::ANA_INACCESSIBLE,
-        Some(RequestError::Busy) => Status::ANA_TRANSITION,
-        Some(RequestError::Late) => Status::COMMAND_INTERRUPTED,
+        Some(RequestError::NotOwner(_)) => Status::ANA_INACCESSIBLE,
+        Some(RequestError::Busy) => Status::NAMESPACE_NOT_READY,
+        Some(RequestError::Late | RequestError::Lost(_)) => Status::COMMAND_INTERRUPTED,
         _ => Status::INTERNAL_ERROR,
     }
 }

@@ -55,6 +55,9 @@ const PARTS: [(Part, &str); 11] = [
     (Part::Contest, "contest"),
 ];
 
+/// In place of the milliseconds: nothing ends earlier.
+const WHOLE: &str = "all";
+
 /// How much of a seed happens. Written as `1500ms,network,disk`: nothing new after 1.5 s, and nothing of these at all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
@@ -75,7 +78,10 @@ impl Limits {
 
 impl fmt::Display for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}ms", self.until.as_millis())?;
+        match self.until {
+            Duration::MAX => f.write_str(WHOLE)?,
+            until => write!(f, "{}ms", until.as_millis())?,
+        }
         let left_out = PARTS.iter().filter(|(part, _)| !self.has(*part));
         left_out.map(|(_, name)| name).try_for_each(|name| write!(f, ",{name}"))
     }
@@ -86,9 +92,10 @@ impl FromStr for Limits {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let mut words = text.split(',');
-        let until = words.next().and_then(|time| time.strip_suffix("ms")?.parse().ok());
-        let until =
-            Duration::from_millis(until.ok_or_else(|| format!("{text} does not begin with milliseconds"))?);
+        let first = words.next().unwrap_or_default();
+        let milliseconds = || first.strip_suffix("ms")?.parse().ok().map(Duration::from_millis);
+        let until = if first == WHOLE { Some(Duration::MAX) } else { milliseconds() };
+        let until = until.ok_or_else(|| format!("{text} does not begin with milliseconds"))?;
         let part = |word: &str| PARTS.iter().find(|(_, name)| *name == word).map(|(part, _)| *part);
         let without = words.map(|word| part(word).ok_or_else(|| format!("{word} is no part of a seed")));
         Ok(Self { until, without: without.collect::<Result<_, _>>()? })
@@ -170,6 +177,8 @@ mod tests {
             Limits { until: Duration::from_millis(1500), without: vec![Part::Network, Part::HalfOpen] };
         assert_eq!(limits.to_string(), "1500ms,network,half-open");
         assert_eq!("1500ms,network,half-open".parse(), Ok(limits));
+        let all = Limits { until: Duration::MAX, without: vec![Part::Disk] };
+        assert_eq!((all.to_string(), "all,disk".parse()), ("all,disk".to_owned(), Ok(all)));
         assert!("network".parse::<Limits>().is_err());
         assert!("1ms,moon".parse::<Limits>().unwrap_err().contains("moon"));
     }

@@ -26,7 +26,7 @@ const TURN: Duration = Duration::from_millis(2);
 /// Memory that all hostile peers together may make the target take.
 const MEMORY_MAX: u64 = 64 << 20;
 /// Lines that it may log of one technique: of what hosts do at once, and a second after that.
-const LINES_MAX: (usize, usize) = (620, 2);
+const LINES_MAX: (usize, usize) = (800, 2);
 
 #[derive(Clone, Copy)]
 enum Over {
