@@ -86,6 +86,8 @@ pub(crate) struct Group {
     /// The lease has lapsed since the entry was written.
     pub(crate) lapsed: bool,
     pub(crate) reservations: Reservations,
+    /// Another gateway was asked to take it since this one leaves.
+    pub(crate) asked: bool,
     /// Who gets it, from `Draining` on, and until when it may drain.
     pub(crate) to: Option<GatewayName>,
     pub(crate) drain_until: Duration,
@@ -121,6 +123,7 @@ impl Group {
             trusted: Duration::ZERO,
             lapsed: false,
             reservations: Reservations::default(),
+            asked: false,
             to: None,
             drain_until: Duration::ZERO,
             ana: AnaState::INACCESSIBLE,

@@ -232,6 +232,9 @@ impl Gateway {
 
     /// Gives every group to another gateway and takes none, as long as there is another one and until this is taken back.
     pub fn drain_all(&mut self, now: Duration, drains: bool) {
+        if self.leaves.is_none() {
+            self.groups.values_mut().for_each(|group| group.asked = false);
+        }
         self.leaves = drains.then(|| self.leaves.unwrap_or(now));
         self.advance(now);
     }

@@ -45,24 +45,27 @@ impl Gateway {
     }
 
     /// A group that is served here, by a gateway that leaves: goes as by a planned move, in which the pause begins when the other
-    /// gateway is ready, as long as there is time for that.
+    /// gateway is ready, as long as there is time for that. What was refused before it began to leave is asked again.
     pub(super) fn move_away(&mut self, now: Duration, id: GroupId) {
         let Some(since) = self.leaves else { return };
-        let wish = self.groups[&id].wanted.as_ref().map(|(wish, _)| wish.clone());
-        let can_take = |name: &GatewayName| self.peers.get(name).is_some_and(super::Peer::can_take);
-        let is_asked = wish.as_ref().is_some_and(|wish| wish.refused.is_none() && can_take(&wish.to));
-        if let Some(wish) = wish.as_ref().filter(|wish| wish.refused.is_some()) {
+        let (wish, asked) =
+            (self.groups[&id].wanted.as_ref().map(|(wish, _)| wish.clone()), self.groups[&id].asked);
+        if let Some(wish) = wish.as_ref().filter(|wish| asked && wish.refused.is_some()) {
             self.spare(now, id, wish.to.clone());
         }
+        let can_take = |name: &GatewayName| self.peers.get(name).is_some_and(super::Peer::can_take);
+        let wish = wish.filter(|wish| wish.refused.is_none() && can_take(&wish.to));
         let mut loads = self.loads(false);
-        let any = placement::least_loaded(&loads, id).cloned();
+        let least = placement::least_loaded(&loads, id).cloned();
+        let any = wish.as_ref().map(|wish| wish.to.clone()).or(least);
         loads.retain(|name, _| !self.is_spared(now, id, name));
         let willing = placement::least_loaded(&loads, id).cloned();
         let until = since + self.timing.leave;
-        match (wish.filter(|_| is_asked), willing) {
+        match (wish, willing) {
             (Some(wish), _) if wish.ready => self.drain(now, id, Some(wish.to)),
             (None, Some(to)) if now < until => {
-                self.set_wish(id, Some(Move { balance: true, ..Move::new(to) }));
+                let is_sent = self.set_wish(id, Some(Move { balance: true, ..Move::new(to) }));
+                self.group(id).asked |= is_sent;
                 self.wake_at(until);
             }
             (Some(_), _) if now < until => self.wake_at(until),

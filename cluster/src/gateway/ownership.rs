@@ -133,13 +133,12 @@ impl Gateway {
         }
     }
 
-    /// Leaves, once nothing is owned here.
+    /// Leaves, once nothing is owned here. Handles that are still being ended are of nothing that others do not have: what was
+    /// released was closed before, and what was surrendered is fenced.
     pub(super) fn finish_stop(&mut self) {
         let own = |group: &Group| group.entry().and_then(Entry::holder) == Some(self.me());
         let idle = |group: &Group| group.phase == Phase::Idle && (!own(group) || group.unreadable.is_some());
-        if !self.stopping
-            || self.membership.is_member() && (!self.groups.values().all(idle) || self.ending > 0)
-        {
+        if !self.stopping || self.membership.is_member() && !self.groups.values().all(idle) {
             return;
         }
         let (object, cookie) = (Object::Lease(self.me().gateway.clone()), self.me().boot.clone());

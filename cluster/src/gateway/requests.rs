@@ -161,7 +161,8 @@ impl Gateway {
     /// Asks that this gateway gets a group, by a planned move.
     pub fn move_group(&mut self, now: Duration, group: GroupId, to: &GatewayName) -> RequestId {
         let id = self.request();
-        let there = *to == self.me().gateway || self.peers.get(to).is_some_and(super::Peer::is_available);
+        let is_here = *to == self.me().gateway && self.leaves.is_none();
+        let there = is_here || self.peers.get(to).is_some_and(super::Peer::is_available);
         let trouble = self.peers.get(to).and_then(|peer| peer.record.as_ref()?.trouble.clone());
         let refused = if !self.membership.is_member() {
             Some(RequestError::NotMember)

@@ -16,25 +16,22 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 /// The files as they are in the pool.
 #[derive(Debug, Default)]
 struct Files {
-    /// The text of each, or why it cannot be read.
-    files: BTreeMap<String, Result<String, String>>,
-    /// The ANA groups of namespaces, by UUID.
+    /// The text of each, or why it cannot be read, by the ANA group that it was read of: a namespace that has been in another one before
+    /// may have files there as well, which do not count.
+    files: BTreeMap<Place, Result<String, String>>,
+    /// The ANA groups of the namespaces that are opened here, by UUID.
     groups: BTreeMap<String, GroupId>,
     /// How often those of each ANA group were read.
     loads: BTreeMap<GroupId, u64>,
 }
 
-impl Files {
-    /// The namespace of this UUID is in that ANA group. What it had in another one does not count any more.
-    fn place(&mut self, uuid: &str, group: GroupId) {
-        let before = self.groups.insert(uuid.to_owned(), group);
-        if before.is_some_and(|before| before != group) {
-            self.files.retain(|name, _| uuid_of(name) != Some(uuid));
-        }
-    }
+/// An ANA group, and the name of a file.
+type Place = (GroupId, String);
 
-    fn group_of(&self, name: &str) -> Option<GroupId> {
-        self.groups.get(uuid_of(name)?).copied()
+impl Files {
+    /// Where the file of this name is that counts.
+    fn place(&self, name: &str) -> Option<Place> {
+        Some((*self.groups.get(uuid_of(name)?)?, name.to_owned()))
     }
 
     fn loads(&self, group: GroupId) -> u64 {
@@ -56,24 +53,20 @@ impl Kept {
 
     /// The namespace of this UUID is in that ANA group.
     pub fn note(&self, uuid: &str, group: GroupId) {
-        self.locked().place(uuid, group);
+        self.locked().groups.insert(uuid.to_owned(), group);
     }
 
     /// Replaces all that is known of an ANA group by what was read through its connection.
     pub fn load(&self, group: GroupId, kept: Vec<(String, Result<Value, String>)>) {
         let mut files = self.locked();
         *files.loads.entry(group).or_default() += 1;
-        let Files { files: all, groups, .. } = &mut *files;
-        all.retain(|name, _| uuid_of(name).and_then(|uuid| groups.get(uuid)) != Some(&group));
+        files.files.retain(|(of, _), _| *of != group);
         for (name, value) in kept {
             let text = value.and_then(|value| match value {
                 Value::String(text) => Ok(text),
                 _ => Err("it is no text".to_owned()),
             });
-            if let Some(uuid) = uuid_of(&name) {
-                files.place(uuid, group);
-            }
-            files.files.insert(name, text);
+            files.files.insert((group, name), text);
         }
     }
 
@@ -84,7 +77,8 @@ impl Kept {
 
     /// What is in a file, up to so many bytes.
     pub(crate) fn read(&self, name: &str, len_max: u64) -> io::Result<Vec<u8>> {
-        match self.locked().files.get(name) {
+        let files = self.locked();
+        match files.place(name).and_then(|place| files.files.get(&place)) {
             Some(Ok(text)) => {
                 let len = usize::try_from(len_max).unwrap_or(usize::MAX).min(text.len());
                 Ok(text.as_bytes()[..len].to_vec())
@@ -97,21 +91,23 @@ impl Kept {
     /// Gives a file another text, or none: in the pool first. That is asked even if there is nothing to remove: it refuses a
     /// gateway that does not know any more what is there.
     pub(crate) fn replace(&self, name: &str, text: Option<&str>) -> io::Result<()> {
-        let (group, loads) = {
+        let (place, loads) = {
             let files = self.locked();
-            let group = files.group_of(name);
-            let group = group.ok_or_else(|| io::Error::other("its namespace is in no ANA group here"))?;
-            (group, files.loads(group))
+            let place = files.place(name);
+            let place = place.ok_or_else(|| io::Error::other("its namespace is in no ANA group here"))?;
+            let loads = files.loads(place.0);
+            (place, loads)
         };
+        let group = place.0;
         let stored = self.store(group, name, text);
         let mut files = self.locked();
         // What was read again meanwhile counts.
         if files.loads(group) == loads {
             match (&stored, text) {
-                (Ok(()), Some(text)) => drop(files.files.insert(name.to_owned(), Ok(text.to_owned()))),
-                (Ok(()), None) => drop(files.files.remove(name)),
-                // What others make of it is not known here.
-                (Err(error), _) if is_lost(error) => drop(files.files.remove(name)),
+                (Ok(()), Some(text)) => drop(files.files.insert(place, Ok(text.to_owned()))),
+                (Ok(()), None) => drop(files.files.remove(&place)),
+                // What became of it is not known here, before the group is read again.
+                (Err(error), _) if is_lost(error) => drop(files.files.remove(&place)),
                 (Err(_), _) => {}
             }
         }
@@ -138,7 +134,7 @@ pub(crate) fn refusal(error: &io::Error) -> Option<&RequestError> {
 }
 
 fn is_lost(error: &io::Error) -> bool {
-    matches!(refusal(error), Some(RequestError::NotOwner(_) | RequestError::Lost(_)))
+    matches!(refusal(error), Some(RequestError::Lost(_)))
 }
 
 /// Files are called `reservation-UUID.toml` and `write-protection-UUID`.
@@ -283,13 +279,38 @@ mod tests {
     fn what_a_namespace_had_in_another_group_does_not_count() {
         let (to, _inbox) = channel();
         let kept = Kept::new(to);
-        kept.load(GroupId(3), vec![(format!("write-protection-{NAME}"), Ok(Value::String("on".into())))]);
+        let protection = || vec![(format!("write-protection-{NAME}"), Ok(Value::String("on".into())))];
+        kept.load(GroupId(3), protection());
         let state = StateDirectory::shared(kept.clone());
-        assert!(state.is_write_protected(UUID).unwrap());
         kept.note(NAME, GroupId(3));
         assert!(state.is_write_protected(UUID).unwrap());
         kept.note(NAME, GroupId(4));
         assert!(!state.is_write_protected(UUID).unwrap());
+        // The old group comes here before the namespace is opened, and after that: nothing of it counts, and nothing is lost.
+        kept.load(GroupId(4), protection());
+        kept.load(GroupId(3), Vec::new());
+        assert!(state.is_write_protected(UUID).unwrap());
+        kept.note(NAME, GroupId(4));
+        assert!(state.is_write_protected(UUID).unwrap());
+    }
+
+    #[test]
+    fn change_is_stored_with_the_group_that_the_namespace_is_in_whatever_group_was_read_last() {
+        let (to, inbox) = channel();
+        let kept = Kept::new(to);
+        let old = |text: &str| vec![(format!("write-protection-{NAME}"), Ok(Value::String(text.into())))];
+        kept.load(GroupId(3), Vec::new());
+        kept.note(NAME, GroupId(3));
+        kept.load(GroupId(5), old("on"));
+        // It answers for group 3 alone.
+        let pool = pool(inbox, Ok(1));
+        let state = StateDirectory::shared(kept.clone());
+        assert!(!state.is_write_protected(UUID).unwrap());
+        state.set_write_protected(UUID, true).unwrap();
+        kept.load(GroupId(5), Vec::new());
+        assert!(state.is_write_protected(UUID).unwrap());
+        drop((state, kept));
+        assert!(pool.join().unwrap() > 0);
     }
 
     #[test]

@@ -285,8 +285,10 @@ impl Namespaces {
     }
 
     /// How many of the wanted may open soon.
+    /// An image that is merely slow is one of them: hosts that find its namespace missing give it up.
     pub(super) fn to_come(&self, wanted: &[Subsystem], now: Duration) -> usize {
-        let hanging = self.hanging_images(now);
+        let is_late = |opening: &&Opening| opening.is_image() && now >= opening.since + OPEN_TIMEOUT;
+        let hanging: HashSet<Key> = self.opening.iter().filter(is_late).map(|opening| opening.key).collect();
         let is_to_come = |(key, namespace): &(Key, &Namespace)| {
             !self.is_waiting(key, now) && !self.is_resting(key, namespace) && !hanging.contains(key)
         };

@@ -260,18 +260,21 @@ impl Daemon {
         }
     }
 
-    /// Gives the ANA groups to the other gateways, where there are any, before hosts may use this one no more. What could not
-    /// be handed over is served on.
-    pub(super) fn drain_gateway(&mut self) {
+    /// Gives the ANA groups to the other gateways, where there are any, before hosts may use this one no more.
+    ///
+    /// # Errors
+    /// The ANA groups that stayed. They are served on, and others taken.
+    pub(super) fn drain_gateway(&mut self) -> Result<(), Vec<GroupId>> {
+        // One that drains has I/O of hosts to end.
+        let stays = |(id, state): (&GroupId, &AnaState)| (*state != AnaState::INACCESSIBLE).then_some(*id);
         let is_over = |cluster: &Membership| {
-            let serves = cluster.states.values().any(|&state| state == AnaState::OPTIMIZED);
-            !serves || cluster.others == 0
+            cluster.others == 0 || !cluster.states.iter().any(|it| stays(it).is_some())
         };
-        if !self.hand_over(crate::cluster::ToDriver::Drain(true), is_over) {
-            tracing::warn!(
-                "not all ANA groups could be handed over in {HAND_OVER_TIMEOUT:?}: `nvmf-target ctl cluster status` says which"
-            );
+        if self.hand_over(crate::cluster::ToDriver::Drain(true), is_over) {
+            return Ok(());
         }
+        self.end_drain_of_group();
+        Err(self.cluster.iter().flat_map(|cluster| cluster.states.iter().filter_map(stays)).collect())
     }
 
     /// Groups are taken again: balance brings some back.

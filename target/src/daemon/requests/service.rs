@@ -91,7 +91,14 @@ impl Daemon {
             return Ok(Changing::new(vec![item], Origin::Command, self.common.clock.now()).into());
         }
         // Hosts have another way before this one ends.
-        self.drain_gateway();
+        if let Err(stayed) = self.drain_gateway() {
+            let stayed: Vec<_> = stayed.iter().map(ToString::to_string).collect();
+            return Err(Fault::refused(format!(
+                "ANA group(s) {} could not be handed over to another gateway, so nothing is drained: `nvmf-target ctl cluster status` \
+                 says why. A stop ends this gateway all the same, and the others take over",
+                stayed.join(", ")
+            )));
+        }
         if let Err(error) = self.stop_all_listeners() {
             // Half a drain is none.
             self.end_drain_of_group();
