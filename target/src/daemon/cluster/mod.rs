@@ -50,6 +50,7 @@ use std::ops::RangeInclusive;
 pub(super) use asking::{Asking, REFUSED_IN_A_GROUP};
 pub(super) use images::item;
 pub(super) use joining::JoinError;
+pub(crate) use joining::gateway_name;
 
 /// What is known of the group here.
 pub(super) struct Membership {
@@ -94,6 +95,8 @@ pub(super) struct Membership {
     others: usize,
     /// Where the others were told that this gateway listens.
     told: Vec<String>,
+    /// Whether hosts can connect to it, as the group's thread was told.
+    listens: bool,
     stopped: bool,
 }
 
