@@ -40,7 +40,8 @@ use core::time::Duration;
 use images::Images;
 use looking::Look;
 use nvmf_backend::ClusterSpec;
-use nvmf_cluster::{AnaState, GroupId, Handle, OpId, Unopened};
+use nvmf_cluster::status::GroupStatus;
+use nvmf_cluster::{AnaState, GroupId, Handle, OpId, Status, Unopened};
 use nvmf_config::Items;
 use nvmf_rados::boottime;
 use nvmf_subsystem::Nqn;
@@ -268,7 +269,11 @@ impl Daemon {
     pub(super) fn drain_gateway(&mut self) {
         let is_over = |cluster: &Membership| {
             let serves = cluster.states.values().any(|&state| state == AnaState::OPTIMIZED);
-            !serves || cluster.others == 0
+            // Hosts keep this path before the next one is there.
+            let is_on_its_way =
+                |group: &GroupStatus| matches!(group.state, "free" | "taking" | "surrendered");
+            let are_there = |status: Status| !status.groups.values().any(is_on_its_way);
+            cluster.others == 0 || !serves && cluster.driver.status().is_none_or(are_there)
         };
         if !self.hand_over(crate::cluster::ToDriver::Drain(true), is_over) {
             tracing::warn!(
