@@ -150,7 +150,7 @@ impl Configuration {
         let (mut items, mut unreadable) = (BTreeMap::new(), Vec::new());
         for (key, bytes) in &snapshot.keys {
             let Some(name) = key.strip_prefix(ITEM) else { continue };
-            match decode::<Item>(name, bytes) {
+            match decode::<Item>("it", bytes) {
                 Ok(item) => drop(items.insert(name.to_string(), item)),
                 Err(error) => unreadable.push((name.to_string(), error.to_string())),
             }

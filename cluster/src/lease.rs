@@ -58,6 +58,11 @@ impl OwnLease {
         }
     }
 
+    /// When the last renewal that succeeded was sent.
+    pub(crate) fn renewed(&self) -> Option<Duration> {
+        self.renewed
+    }
+
     /// Until when this gateway may show its groups, and trust what its clients have of them by themselves. That no
     /// write of it comes late does not depend on this.
     pub(crate) fn holds_until(&self, timing: &Timing) -> Option<Duration> {

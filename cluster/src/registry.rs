@@ -30,7 +30,7 @@ pub struct Record {
     pub software: String,
     /// ANA groups that it serves.
     pub groups: usize,
-    /// It is about to stop and takes no groups.
+    /// It gives its groups away and takes none: it is about to stop, or [`Record::trouble`] says why.
     #[serde(default)]
     pub leaving: bool,
     /// Why it cannot take groups now.

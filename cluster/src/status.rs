@@ -13,7 +13,7 @@ pub struct Status {
     pub gateway: GatewayName,
     /// Its run.
     pub boot: BootId,
-    /// What it is in the group: `joining`, `member`, `suspended`, `refused`, `stopping`, `stopped`.
+    /// What it is in the group: `joining`, `member`, `suspended`, `drained`, `unreachable`, `refused`, `stopping`, `stopped`.
     pub state: &'static str,
     /// Why, if it is no plain member.
     pub why: Option<String>,
@@ -23,10 +23,29 @@ pub struct Status {
     pub lease_ms: Option<u64>,
     /// The others.
     pub others: BTreeMap<GatewayName, OtherStatus>,
+    /// How old, in seconds, what is said of them and of the groups may be, where this gateway is cut off from the store.
+    pub as_of_s: Option<u64>,
     /// The ANA groups.
     pub groups: BTreeMap<GroupId, GroupStatus>,
     /// The configuration.
     pub configuration: ConfigurationStatus,
+}
+
+impl Status {
+    /// Whether an ANA group has an owner that is not known to be away.
+    #[must_use]
+    pub fn is_served(&self, id: GroupId) -> bool {
+        let Some(group) = self.groups.get(&id).filter(|group| group.state == "owned") else { return false };
+        let owner = group.gateway.as_ref().and_then(|name| self.others.get(name));
+        owner.is_none_or(|owner| !matches!(owner.lease, "dead" | "expired"))
+    }
+
+    /// How many of the other gateways could take ANA groups.
+    #[must_use]
+    pub fn takers(&self) -> usize {
+        let can_take = |it: &&OtherStatus| it.lease == "held" && !it.leaving && it.trouble.is_none();
+        self.others.values().filter(can_take).count()
+    }
 }
 
 /// Another gateway.
@@ -34,15 +53,19 @@ pub struct Status {
 pub struct OtherStatus {
     /// `held`, `expired`, `dead`, `unknown`.
     pub lease: &'static str,
+    /// For how long it has been dead, in seconds, as far as this gateway has seen it.
+    pub dead_s: Option<u64>,
+    /// It is not there because it was stopped, and has given all away.
+    pub stopped: bool,
     /// Its run, if it holds its lease.
     pub boot: Option<BootId>,
     /// Where hosts reach it.
     pub addresses: Vec<String>,
     /// Its version.
     pub software: Option<String>,
-    /// ANA groups that it serves, by its record.
+    /// ANA groups that it serves, by its record; of who is dead, those that nobody has taken.
     pub groups: Option<usize>,
-    /// It is about to stop.
+    /// It gives its groups away, and takes none: it is about to stop, or `trouble` says why.
     pub leaving: bool,
     /// Why it cannot take groups now.
     pub trouble: Option<String>,

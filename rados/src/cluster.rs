@@ -3,11 +3,12 @@
 
 use crate::error::Error;
 use crate::ffi::{self, Connection, Setting};
+use crate::files::Files;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
 use nix::time::{ClockId, clock_gettime};
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::available_parallelism;
 use std::time::Instant;
@@ -53,15 +54,16 @@ impl Cluster {
     /// # Errors
     /// [`Error`].
     pub fn connect(spec: &ClusterSpec) -> Result<Arc<Self>, Error> {
-        let conf = spec.conf.as_deref().unwrap_or(Path::new("/etc/ceph/ceph.conf")).display().to_string();
-        check_files(spec, &conf)?;
+        let files = Files::of(spec);
+        files.check()?;
+        let conf = files.conf();
         let connection = Connection::new(&spec.user, spec.conf.as_deref())?
             .map_err(|errno| Error::new(format!("cannot read Ceph's configuration {conf}"), errno))?;
         for setting in settings(spec) {
             let set = connection.set(&setting);
             set.map_err(|errno| Error::new(format!("cannot set Ceph's option {}", setting.name), errno))?;
         }
-        connection.connect().map_err(|errno| refused(spec, &conf, errno))?;
+        connection.connect().map_err(|errno| files.refused(errno))?;
         let fsid = connection.fsid().map_err(|errno| Error::new("cannot read the cluster's fsid", errno))?;
         let (connection, spec) = (Arc::new(connection), spec.clone());
         Ok(Arc::new(Self {
@@ -207,60 +209,6 @@ fn settings(spec: &ClusterSpec) -> Vec<Setting> {
         settings.push(is("keyring", &keyring.to_string_lossy(), false));
     }
     settings
-}
-
-/// librados says neither which file it cannot read, nor why, and takes a keyring that it cannot read for a wrong key.
-fn check_files(spec: &ClusterSpec, conf: &str) -> Result<(), Error> {
-    let usual = format!("/etc/ceph/ceph.client.{}.keyring", spec.user);
-    let files = [
-        ("Ceph's configuration", Path::new(conf), spec.conf.is_some()),
-        ("the keyring", spec.keyring.as_deref().unwrap_or(Path::new(&usual)), spec.keyring.is_some()),
-    ];
-    for (what, path, is_named) in files {
-        let Err(error) = std::fs::File::open(path) else { continue };
-        let errno = error.raw_os_error().unwrap_or(libc::EIO);
-        // Another place may be meant where none is named.
-        if is_named || errno != libc::ENOENT {
-            let advice = match errno {
-                libc::EACCES => ": the user of this process may not read it: see its owner and mode",
-                _ => ": it is named in the configuration of this target",
-            };
-            let what = format!("cannot read {what} {}", path.display());
-            return Err(Error::File { what, cause: error.to_string(), advice });
-        }
-    }
-    Ok(())
-}
-
-/// Whether a keyring that is named has no key of the user.
-fn has_no_key(spec: &ClusterSpec) -> bool {
-    let text = spec.keyring.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
-    text.is_some_and(|text| !text.contains(&format!("[client.{}]", spec.user)))
-}
-
-/// Why a cluster cannot be connected to.
-fn refused(spec: &ClusterSpec, conf: &str, errno: i32) -> Error {
-    let user = &spec.user;
-    let keyring = match &spec.keyring {
-        Some(path) => path.display().to_string(),
-        None => "the keyring (by default /etc/ceph/ceph.client.NAME.keyring)".to_owned(),
-    };
-    let advice = match errno {
-        _ if has_no_key(spec) => format!("{keyring} has no [client.{user}]: see ceph auth get client.{user}"),
-        libc::ETIMEDOUT => format!("no monitor answers: check mon_host in {conf}, the network and firewalls"),
-        libc::EPERM | libc::EACCES | libc::ENOTSUP => {
-            format!(
-                "the cluster does not know client.{user} by the key in {keyring}: see ceph auth get client.{user}"
-            )
-        }
-        libc::ENOENT | libc::EINVAL => {
-            format!(
-                "is there a key of client.{user} in {keyring}, readable by this process, and mon_host in {conf}?"
-            )
-        }
-        _ => "is the configuration that of the cluster?".to_owned(),
-    };
-    Error::with(format!("cannot connect to the Ceph cluster of {conf} as client.{user}"), errno, advice)
 }
 
 /// What stands in these mutexes is whole between two statements.

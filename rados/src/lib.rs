@@ -6,6 +6,7 @@
 //! | [`object`] | pools and their objects: keys that are compared and set, locks that expire, notifications |
 //! | [`image`] | images: what they are, opened and watched |
 //! | [`Completions`] | I/O on images: submitted by one thread, completed to the same, with one descriptor to sleep on |
+//! | [`files`] | the files of this machine that a connection needs |
 //! | [`error`] | what failed, on what, and what to do |
 //!
 //! The libraries are loaded when they are first needed, and never unloaded: a machine without them has everything else.
@@ -18,11 +19,13 @@
 pub mod cluster;
 pub mod error;
 mod ffi;
+pub mod files;
 pub mod image;
 pub mod object;
 
 pub use cluster::{Cluster, ClusterSpec, boottime, versions};
 pub use error::Error;
 pub use ffi::{Bytes, Completions, LockHolder, NoLibrary, Notification, Renewal, Request};
+pub use files::check;
 pub use image::{Encryption, Image, ImageSpec, Presence};
 pub use object::{KeyChanges, Keys, LockName, Pool, Watch};

@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 /// The operation that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,13 +74,13 @@ pub struct Health {
 #[derive(Debug, Default)]
 pub(crate) struct Record {
     failures: AtomicU64,
-    last: Mutex<Option<Failure>>,
+    last: Mutex<Option<(Failure, Instant)>>,
     cache_lost: OnceLock<Failure>,
 }
 
 impl Record {
     pub(crate) fn on_failure(&self, failure: Failure) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some((failure, Instant::now()));
         self.failures.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -92,10 +93,15 @@ impl Record {
         self.cache_lost.get().is_some()
     }
 
+    /// The last failure, and when it was.
+    pub(super) fn last(&self) -> Option<(Failure, Instant)> {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn health(&self) -> Health {
         Health {
             failures: self.failures.load(Ordering::Relaxed),
-            last: *self.last.lock().unwrap_or_else(PoisonError::into_inner),
+            last: self.last().map(|(failure, _)| failure),
             cache_lost: self.cache_lost.get().copied(),
         }
     }
@@ -127,5 +133,6 @@ mod tests {
         }
         let health = Health { failures: 2, last: Some(failure(2)), cache_lost: Some(failure(1)) };
         assert_eq!(record.health(), health);
+        assert_eq!(record.last().map(|(last, _)| last), Some(failure(2)));
     }
 }

@@ -356,6 +356,12 @@ impl Disk {
         self.0.record.health()
     }
 
+    /// The last of them, and how long ago it was.
+    #[must_use]
+    pub fn last_failure(&self) -> Option<(Failure, Duration)> {
+        self.0.record.last().map(|(failure, at)| (failure, at.elapsed()))
+    }
+
     /// Whether a power loss may undo completed writes, read from the kernel again: the cache mode of a block device
     /// can change while it is open, and [`Disk::geometry`] stays as it was. No file system is asked: one that hangs keeps
     /// nobody waiting.

@@ -76,6 +76,26 @@ pub(super) struct Own {
     pub(super) failure: Option<String>,
 }
 
+/// Why this gateway takes no groups while others are there, and gives away what it has.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Idle {
+    /// An operator wants it so.
+    pub(super) drained: bool,
+    /// Hosts cannot connect.
+    pub(super) unreachable: bool,
+}
+
+impl Idle {
+    /// For the others, and for people.
+    pub(super) fn reason(self) -> Option<&'static str> {
+        match self {
+            Self { drained: true, .. } => Some("it is drained (`ctl drain --end` there ends that)"),
+            Self { unreachable: true, .. } => Some("none of its listeners is up"),
+            Self { .. } => None,
+        }
+    }
+}
+
 /// Another gateway.
 #[derive(Debug, Default)]
 pub(super) struct Peer {
@@ -86,6 +106,11 @@ pub(super) struct Peer {
 }
 
 impl Peer {
+    /// Whether it has stopped, of which nobody has to be told: who was drained before it died has not.
+    pub(super) fn has_stopped(&self) -> bool {
+        self.record.as_ref().is_some_and(|record| record.leaving && record.trouble.is_none())
+    }
+
     /// Whether it is there to take groups.
     pub(super) fn is_available(&self) -> bool {
         self.lease.boot().is_some() && self.record.as_ref().is_some_and(|record| !record.leaving)
@@ -365,7 +390,8 @@ impl Gateway {
         let process = self.me().clone();
         let Self { identity: super::Identity { addresses, software, .. }, leaves, .. } = self;
         let (addresses, software) = (addresses.clone(), software.clone());
-        let trouble = self.trouble(now);
+        // Who stops is no trouble to anybody.
+        let trouble = self.trouble(now).filter(|_| !self.stopping);
         let leaving = leaves.is_some();
         let (groups, unopened) = (self.served(), self.unopened_here());
         let lacks = unopened.iter().flat_map(|(id, _)| self.lacks_of(*id)).take(LACKS_MAX).collect();

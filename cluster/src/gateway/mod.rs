@@ -106,6 +106,8 @@ pub struct Gateway {
     disturbed: Duration,
     changed: Duration,
     stopping: bool,
+    /// Why an operator has it so, or hosts cannot reach it.
+    idle: membership::Idle,
     /// All groups are wanted elsewhere: when that began.
     leaves: Option<Duration>,
     configuration: Configuration,
@@ -147,6 +149,7 @@ impl Gateway {
             disturbed: now,
             changed: now,
             stopping: false,
+            idle: membership::Idle::default(),
             leaves: None,
             configuration: Configuration::default(),
             configuration_reader: Reader::default(),
@@ -227,15 +230,21 @@ impl Gateway {
     /// cannot wait for it may end before, and the others fence.
     pub fn stop(&mut self, now: Duration) {
         self.stopping = true;
-        self.drain_all(now, true);
+        self.leaves = Some(now);
+        self.advance(now);
     }
 
     /// Gives every group to another gateway and takes none, as long as there is another one and until this is taken back.
     pub fn drain_all(&mut self, now: Duration, drains: bool) {
-        if self.leaves.is_none() {
-            self.groups.values_mut().for_each(|group| group.asked = false);
-        }
-        self.leaves = drains.then(|| self.leaves.unwrap_or(now));
+        self.idle.drained = drains;
+        self.note_leaving(now);
+        self.advance(now);
+    }
+
+    /// Whether hosts can connect. Where they cannot, it is as if it was drained.
+    pub fn set_reachable(&mut self, now: Duration, reachable: bool) {
+        self.idle.unreachable = !reachable;
+        self.note_leaving(now);
         self.advance(now);
     }
 
@@ -290,7 +299,7 @@ impl Gateway {
         self.give_up_reservations(now);
         self.decide(now);
         self.show();
-        self.finish_stop();
+        self.finish_stop(now);
     }
 
     /// `advance` is wanted then.

@@ -160,8 +160,20 @@ impl Gateway {
         self.own.trouble = Some(Trouble { reason, until: now + self.timing.unable });
     }
 
+    /// All groups are wanted elsewhere from now on, or no longer.
+    pub(super) fn note_leaving(&mut self, now: Duration) {
+        let leaves = self.stopping || self.idle.reason().is_some();
+        if self.leaves.is_none() {
+            self.groups.values_mut().for_each(|group| group.asked = false);
+        }
+        self.leaves = leaves.then(|| self.leaves.unwrap_or(now));
+    }
+
     /// Why this gateway should take no group while another one can.
     pub(super) fn trouble(&self, now: Duration) -> Option<String> {
+        if let Some(reason) = self.idle.reason() {
+            return Some(reason.to_string());
+        }
         if self.configuration.is_missing() && self.membership.is_member() {
             return self.configuration.refused().map(ToString::to_string);
         }

@@ -5,6 +5,7 @@ use super::membership::Membership;
 use crate::group::{Group, Phase};
 use crate::map::{Entry, State};
 use crate::placement;
+use crate::registry::Record;
 use crate::{Action, GatewayName, GroupId, Object};
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -133,12 +134,26 @@ impl Gateway {
         }
     }
 
+    /// The others do not know that this gateway stops: they would take it for dead. Who cannot tell them does not wait long.
+    fn is_untold(&mut self, now: Duration) -> bool {
+        let is_told = |record: &Record| record.leaving && record.trouble.is_none();
+        let until = self.leaves.map_or(now, |since| since + self.timing.quick * 2);
+        let is_told = self.own.stored.as_ref().is_some_and(|(record, _)| is_told(record));
+        if !is_told && now < until {
+            self.wake_at(until);
+        }
+        !is_told && now < until
+    }
+
     /// Leaves, once nothing is owned here. Handles that are still being ended are of nothing that others do not have: what was
     /// released was closed before, and what was surrendered is fenced.
-    pub(super) fn finish_stop(&mut self) {
+    pub(super) fn finish_stop(&mut self, now: Duration) {
         let own = |group: &Group| group.entry().and_then(Entry::holder) == Some(self.me());
         let idle = |group: &Group| group.phase == Phase::Idle && (!own(group) || group.unreadable.is_some());
         if !self.stopping || self.membership.is_member() && !self.groups.values().all(idle) {
+            return;
+        }
+        if self.membership.is_member() && self.is_untold(now) {
             return;
         }
         let (object, cookie) = (Object::Lease(self.me().gateway.clone()), self.me().boot.clone());

@@ -1,7 +1,7 @@
 //! What an operator is shown.
 
-use super::Gateway;
 use super::membership::{Membership, Peer};
+use super::{Gateway, RequestError};
 use crate::group::{Group, Phase};
 use crate::map::{Move, State};
 use crate::status::{ConfigurationStatus, GroupStatus, OtherStatus, Status};
@@ -23,6 +23,7 @@ impl Gateway {
             waiting: self.edits.len(),
         };
         let until = self.lease.holds_until(&self.timing);
+        let others = self.peers.iter().map(|(name, peer)| (name.clone(), self.other(now, name, peer)));
         Status {
             gateway: self.me().gateway.clone(),
             boot: self.me().boot.clone(),
@@ -31,7 +32,8 @@ impl Gateway {
             controller_ids: self.own.range.as_ref().map(|range| (*range.start(), *range.end())),
             lease_ms: until
                 .map(|until| u64::try_from(until.saturating_sub(now).as_millis()).unwrap_or(u64::MAX)),
-            others: self.peers.iter().map(|(name, peer)| (name.clone(), self.other(name, peer))).collect(),
+            others: others.collect(),
+            as_of_s: self.suspended.and(self.lease.renewed()).map(|at| now.saturating_sub(at).as_secs()),
             groups: self.groups.iter().map(|(&id, group)| (id, self.group_status(id, group))).collect(),
             configuration,
         }
@@ -57,28 +59,39 @@ impl Gateway {
             Membership::Member { .. } if self.stopping => {
                 ("stopping", Some("gives its groups away".to_string()))
             }
-            Membership::Member { .. } if self.leaves.is_some() => {
+            Membership::Member { .. } if self.idle.drained => {
                 ("drained", Some("gives its groups away, and takes none".to_string()))
+            }
+            Membership::Member { .. } if self.idle.unreachable => {
+                let why = "none of its listeners is up: gives its groups away, and takes none";
+                ("unreachable", Some(why.to_string()))
             }
             Membership::Member { .. } => ("member", None),
         }
     }
 
-    fn other(&self, name: &GatewayName, peer: &Peer) -> OtherStatus {
-        let lease = match (peer.lease.boot(), self.dead_since(name, Duration::ZERO)) {
+    fn other(&self, now: Duration, name: &GatewayName, peer: &Peer) -> OtherStatus {
+        let dead_since = self.dead_since(name, Duration::ZERO);
+        let lease = match (peer.lease.boot(), dead_since) {
+            // What was seen before this gateway was cut off says nothing.
+            _ if self.suspended.is_some() => "unknown",
             (Some(_), _) => "held",
             (None, Some(_)) => "dead",
             (None, None) if peer.lease.due == Duration::ZERO => "unknown",
             (None, None) => "expired",
         };
         let record = peer.record.as_ref();
+        let owns = |group: &&Group| entry_of_other(self, group) == Some(name);
+        let owned = self.groups.values().filter(owns).count();
         OtherStatus {
             lease,
+            dead_s: dead_since.filter(|_| lease == "dead").map(|since| now.saturating_sub(since).as_secs()),
+            stopped: lease == "dead" && peer.has_stopped(),
             boot: peer.lease.boot().cloned(),
             addresses: record.map_or_else(Default::default, |record| record.addresses.clone()),
             software: record.map(|record| record.software.clone()),
-            // Who has left gave all away.
-            groups: record.map(|record| if record.leaving && lease == "dead" { 0 } else { record.groups }),
+            // Of who is dead, others have taken some by now.
+            groups: record.map(|record| if lease == "dead" { owned } else { record.groups }),
             leaving: record.is_some_and(|record| record.leaving),
             trouble: record.and_then(|record| record.trouble.clone()),
             applied: record.and_then(|record| record.applied),
@@ -124,12 +137,14 @@ impl Gateway {
             if let Some(reason) = &wanted.refused {
                 return Some(format!("{to} does not take it: {reason}"));
             }
-            let peer = self.peers.get(to).filter(|peer| peer.is_available());
-            return Some(match peer.map(|peer| peer.record.as_ref().and_then(|it| it.trouble.as_ref())) {
-                None => format!("it is to move to {to}, which is not available"),
-                Some(Some(trouble)) => format!("it is to move to {to}, which cannot take it: {trouble}"),
-                Some(None) if !wanted.ready => format!("it is to move to {to}, which is not ready yet"),
-                Some(None) => format!("moves to {to} once its I/O has ended"),
+            let ready = wanted.ready;
+            return Some(match self.cannot_take(to).filter(|_| *to != self.me().gateway) {
+                Some(RequestError::CannotTake(_, trouble)) => {
+                    format!("it is to move to {to}, which cannot take it: {trouble}")
+                }
+                Some(_) => format!("it is to move to {to}, which is not available"),
+                None if !ready => format!("it is to move to {to}, which is not ready yet"),
+                None => format!("moves to {to} once its I/O has ended"),
             });
         }
         match (group.phase, entry_of_other(self, group)) {

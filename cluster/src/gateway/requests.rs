@@ -50,9 +50,15 @@ pub enum RequestError {
     /// There is no such ANA group.
     #[error("there is no ANA group {0}")]
     NoSuchGroup(GroupId),
+    /// No gateway has that name.
+    #[error("there is no gateway {0}; there are: {1}")]
+    NoSuchGateway(GatewayName, String),
     /// The gateway is not there.
-    #[error("gateway {0} is not available")]
-    NotAvailable(GatewayName),
+    #[error("gateway {0} is not available: {1}")]
+    NotAvailable(GatewayName, &'static str),
+    /// A gateway is to forget itself.
+    #[error("this is gateway {0} itself: stop it, and ask another gateway then")]
+    ItIsThisOne(GatewayName),
     /// The gateway could not take a group a short time ago.
     #[error("gateway {0} cannot take ANA groups now: {1}")]
     CannotTake(GatewayName, String),
@@ -161,17 +167,12 @@ impl Gateway {
     /// Asks that this gateway gets a group, by a planned move.
     pub fn move_group(&mut self, now: Duration, group: GroupId, to: &GatewayName) -> RequestId {
         let id = self.request();
-        let is_here = *to == self.me().gateway && self.leaves.is_none();
-        let there = is_here || self.peers.get(to).is_some_and(super::Peer::is_available);
-        let trouble = self.peers.get(to).and_then(|peer| peer.record.as_ref()?.trouble.clone());
         let refused = if !self.membership.is_member() {
             Some(RequestError::NotMember)
         } else if !self.groups.contains_key(&group) {
             Some(RequestError::NoSuchGroup(group))
-        } else if !there {
-            Some(RequestError::NotAvailable(to.clone()))
         } else {
-            trouble.map(|trouble| RequestError::CannotTake(to.clone(), trouble))
+            self.cannot_take(to)
         };
         match refused {
             Some(error) => self.answer(id, Err(error)),
@@ -187,6 +188,30 @@ impl Gateway {
         id
     }
 
+    /// Why a gateway is not asked to take a group.
+    pub(super) fn cannot_take(&self, to: &GatewayName) -> Option<RequestError> {
+        if *to == self.me().gateway {
+            let why = self.idle.reason().or(self.stopping.then_some("it is about to stop"))?;
+            return Some(RequestError::CannotTake(to.clone(), why.to_string()));
+        }
+        let Some(peer) = self.peers.get(to) else { return Some(self.no_such_gateway(to)) };
+        let trouble = peer.record.as_ref().and_then(|record| record.trouble.clone());
+        match (peer.lease.boot(), trouble) {
+            (Some(_), Some(trouble)) => Some(RequestError::CannotTake(to.clone(), trouble)),
+            (Some(_), None) if peer.is_available() => None,
+            (Some(_), None) => Some(RequestError::NotAvailable(to.clone(), "it is about to stop")),
+            (None, _) if peer.has_stopped() => Some(RequestError::NotAvailable(to.clone(), "it was stopped")),
+            (None, _) => Some(RequestError::NotAvailable(to.clone(), "nobody holds its lease")),
+        }
+    }
+
+    fn no_such_gateway(&self, name: &GatewayName) -> RequestError {
+        let mut all: Vec<&str> = self.peers.keys().map(GatewayName::as_str).collect();
+        all.push(self.me().gateway.as_str());
+        all.sort_unstable();
+        RequestError::NoSuchGateway(name.clone(), all.join(", "))
+    }
+
     /// Forgets a gateway that is gone for good, and frees its range of Controller IDs.
     pub fn remove_gateway(&mut self, now: Duration, name: &GatewayName) -> RequestId {
         let id = self.request();
@@ -196,7 +221,10 @@ impl Gateway {
         let record =
             self.peers.get(name).filter(|peer| peer.record.is_some()).map(|peer| peer.stored.clone());
         match record {
-            None => self.answer(id, Err(RequestError::NotAvailable(name.clone()))),
+            None if *name == self.me().gateway => {
+                self.answer(id, Err(RequestError::ItIsThisOne(name.clone())));
+            }
+            None => self.answer(id, Err(self.no_such_gateway(name))),
             Some(_) if owns || self.dead_since(name, Duration::ZERO).is_none() => {
                 self.answer(id, Err(RequestError::StillThere(name.clone())));
             }

@@ -4,8 +4,9 @@ use super::mistakes::Mistake;
 use super::plan::{Fault, MS, Plan, Planned, SECOND, Time, secs};
 use super::shrink::shrink;
 use super::world::{Outcome, World};
-use nvmf_cluster::{GatewayName, GroupId, Object};
+use nvmf_cluster::{Action, Gateway, GatewayName, GroupId, Object, RequestId, Status};
 use serde_json::Value;
+use std::time::Duration;
 
 /// All is balanced by then.
 const AT: Time = 30 * SECOND;
@@ -30,6 +31,11 @@ fn world(faults: &[(Time, Time, Fault)], until: Time) -> World {
 /// The gateways that show each group optimized, and answer.
 fn owners(world: &World) -> Vec<Vec<String>> {
     (1..=world.plan.groups).map(|group| world.shown(group)).collect()
+}
+
+fn status(world: &World, node: usize) -> Status {
+    let clock = world.nodes[node].clock(world.now);
+    world.nodes[node].running.as_ref().expect("it runs").engine.status(clock)
 }
 
 #[test]
@@ -232,6 +238,90 @@ fn gateway_that_is_drained_gives_its_groups_away_and_takes_none_until_that_ends(
     drain(&mut world, false);
     world.run_until(world.now + 120 * SECOND).expect("a run");
     assert!(!groups_of(&world, "gw0").is_empty(), "balance brings some back");
+}
+
+/// What the engine of a node answers to a request.
+fn asked(world: &mut World, node: usize, ask: impl FnOnce(&mut Gateway, Duration) -> RequestId) -> String {
+    let clock = world.nodes[node].clock(world.now);
+    let engine = &mut world.nodes[node].running.as_mut().expect("it runs").engine;
+    let id = ask(engine, clock);
+    let answers = std::iter::from_fn(|| engine.poll_action()).find_map(|action| match action {
+        Action::Answer { request, result } if request == id => Some(result),
+        _ => None,
+    });
+    answers.expect("an answer at once").expect_err("it is refused").to_string()
+}
+
+fn move_to(name: &str) -> impl FnOnce(&mut Gateway, Duration) -> RequestId {
+    let name = GatewayName::new(name).expect("a name");
+    move |engine, now| engine.move_group(now, GroupId(1), &name)
+}
+
+fn remove(name: &str) -> impl FnOnce(&mut Gateway, Duration) -> RequestId {
+    let name = GatewayName::new(name).expect("a name");
+    move |engine, now| engine.remove_gateway(now, &name)
+}
+
+#[test]
+fn gateway_that_hosts_cannot_reach_gives_its_groups_away_and_is_none_that_groups_move_to() {
+    let mut world = world(&[], AT);
+    let groups = groups_of(&world, "gw0");
+    let reach = |world: &mut World, reachable| {
+        let clock = world.nodes[0].clock(world.now);
+        world.nodes[0].running.as_mut().expect("it runs").engine.set_reachable(clock, reachable);
+        world.pump(0);
+    };
+    reach(&mut world, false);
+    let longest = longest_pause(&mut world, &groups, 90 * SECOND);
+    assert!(longest < SECOND, "{} ms", longest * 1000 / SECOND);
+    assert_eq!(groups_of(&world, "gw0"), [0; 0]);
+    for node in [0, 1] {
+        let text = asked(&mut world, node, move_to("gw0"));
+        assert_eq!(text, "gateway gw0 cannot take ANA groups now: none of its listeners is up");
+    }
+    let status = status(&world, 1);
+    let other = &status.others[&GatewayName::new("gw0").expect("a name")];
+    assert_eq!((other.lease, other.trouble.as_deref()), ("held", Some("none of its listeners is up")));
+    reach(&mut world, true);
+    world.run_until(world.now + 120 * SECOND).expect("a run");
+    assert!(!groups_of(&world, "gw0").is_empty(), "balance brings some back");
+}
+
+#[test]
+fn gateway_that_stops_is_not_taken_for_dead_and_one_that_dies_drained_is() {
+    let of = |drained: bool| {
+        let fault = if drained { Fault::Crash { node: 0, again: false } } else { Fault::Leave { node: 0 } };
+        let mut world = world(&[(AT + 10 * SECOND, 60 * SECOND, fault)], AT);
+        let clock = world.nodes[0].clock(world.now);
+        world.nodes[0].running.as_mut().expect("it runs").engine.drain_all(clock, true);
+        world.pump(0);
+        world.run_until(AT + 30 * SECOND).expect("a run");
+        let status = status(&world, 1);
+        let other = &status.others[&GatewayName::new("gw0").expect("a name")];
+        (other.lease, other.stopped, other.groups, other.dead_s.is_some())
+    };
+    assert_eq!(of(false), ("dead", true, Some(0), true));
+    assert_eq!(of(true), ("dead", false, Some(0), true));
+}
+
+#[test]
+fn requests_that_name_no_gateway_say_which_there_are() {
+    let mut world = world(&[], AT);
+    let none = "there is no gateway gw9; there are: gw0, gw1, gw2";
+    assert_eq!(asked(&mut world, 0, move_to("gw9")), none);
+    assert_eq!(asked(&mut world, 1, remove("gw9")), none);
+    let own = asked(&mut world, 2, remove("gw2"));
+    assert_eq!(own, "this is gateway gw2 itself: stop it, and ask another gateway then");
+}
+
+#[test]
+fn gateway_that_is_cut_off_says_how_old_its_knowledge_is() {
+    let fault = Fault::Stall;
+    let world = world(&[(AT, 30 * SECOND, fault)], AT + 20 * SECOND);
+    let status = status(&world, 0);
+    assert_eq!(status.state, "suspended");
+    assert!(status.as_of_s.is_some_and(|age| (15..=25).contains(&age)), "{:?}", status.as_of_s);
+    assert!(status.others.values().all(|other| other.lease == "unknown"), "{:?}", status.others);
 }
 
 #[test]

@@ -11,6 +11,12 @@ pub enum Refusal {
     /// The target has not published its ports yet ([`crate::Registry::set_ports`]).
     #[error("the target is starting, and does not know its ports yet")]
     Starting,
+    /// The target may not know what is to be served by now ([`crate::Registry::admit_until`]).
+    #[error(
+        "this gateway is cut off from its group, or has not read again what changed meanwhile: `nvmf-target ctl cluster status` \
+         says why. The host is to use its other paths"
+    )]
+    CutOff,
     /// RECFMT is not 0.
     #[error("record format {0} is not supported, only 0")]
     Format(u16),
@@ -169,7 +175,7 @@ pub enum RefusalReason {
     Identity,
     /// It must use TLS, and has none.
     Channel,
-    /// No place is left, for anyone or for this host; or the target is starting.
+    /// No place is left, for anyone or for this host; or the target is starting, or cut off from its group.
     Busy,
     /// The host's last connection, or what it left on a device, has not ended yet.
     Ending,
@@ -217,7 +223,9 @@ impl Refusal {
             | Self::OtherKey { .. }
             | Self::DuplicateHostId(_) => RefusalReason::Identity,
             Self::Clear { .. } => RefusalReason::Channel,
-            Self::Starting | Self::Busy(_) | Self::HostBusy { .. } | Self::Share => RefusalReason::Busy,
+            Self::Starting | Self::CutOff | Self::Busy(_) | Self::HostBusy { .. } | Self::Share => {
+                RefusalReason::Busy
+            }
             Self::Orphans(_) | Self::Ending(_) => RefusalReason::Ending,
             _ => RefusalReason::Parameters,
         }
@@ -237,6 +245,7 @@ impl Refusal {
     pub fn status(&self) -> Status {
         match self {
             Self::Starting
+            | Self::CutOff
             | Self::Busy(_)
             | Self::HostBusy { .. }
             | Self::Share
@@ -283,6 +292,7 @@ impl Refusal {
             | Self::NotEnabled(_) => InvalidParameter::Data(data_offset::CNTLID),
             Self::Subsystem { .. } | Self::SubsystemNqn => InvalidParameter::Data(data_offset::SUBNQN),
             Self::Starting
+            | Self::CutOff
             | Self::Format(_)
             | Self::Host { .. }
             | Self::OtherKey { .. }

@@ -266,9 +266,9 @@ impl Registry {
         let busy = Refusal::Busy(self.options.controllers_max);
         // Discovery is of no disk.
         if id != DISCOVERY && self.admits_until.is_some_and(|until| now >= until) {
-            return Err(Refusal::Starting);
+            return Err(Refusal::CutOff);
         }
-        let range = self.cntlids.clone().ok_or(Refusal::Starting)?;
+        let range = self.cntlids.clone().ok_or(Refusal::CutOff)?;
         let cntlid = associations.next_cntlid(range).ok_or(busy)?;
         self.instances += 1;
         let parts = AssociationParts {

@@ -268,6 +268,7 @@ fn refusals_that_time_can_cure_may_be_retried() {
     let duplicate = DuplicateHost { host_nqn: nqn(HOST), known: HOST_ID, new: HostId([8; 16]) };
     for (refusal, time_cures) in [
         (Refusal::Starting, true),
+        (Refusal::CutOff, true),
         (Refusal::Format(1), false),
         (Refusal::QueueSize { qid: Qid(1), sqsize_z: 0, max_z: 127 }, false),
         (Refusal::QueueMismatch { connect: Qid(1), connection: Qid(2) }, false),
@@ -300,6 +301,7 @@ fn refusals_that_time_can_cure_may_be_retried() {
             | Refusal::OtherAddress(_)
             | Refusal::DuplicateHostId(_)
             | Refusal::Starting
+            | Refusal::CutOff
             | Refusal::Busy(_)
             | Refusal::HostBusy { .. }
             | Refusal::Share

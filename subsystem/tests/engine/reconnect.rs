@@ -193,6 +193,8 @@ fn host_that_comes_after_the_time_of_admission_is_told_to_try_again() {
     registry.admit_until(NOW);
     let refused = connect(&mut registry, NOW);
     assert!(refused.is(Status::CONNECT_CONTROLLER_BUSY) && !refused.dnr(), "{refused}");
+    let said = nvmf_subsystem::Refusal::CutOff.to_string();
+    assert!(said.contains("cut off from its group"), "{said}");
     registry.admit_until(NOW + Duration::from_secs(1));
     assert!(connect(&mut registry, NOW).is_success());
 }

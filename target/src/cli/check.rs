@@ -2,15 +2,19 @@
 
 use crate::control::socket::group_id;
 use crate::daemon::{
-    NO_KEYS, NOTHING_SERVED, read_config, read_secret, select, tls_of, twins, want_one_tcp_port,
-    wants_tcp_port,
+    NO_KEYS, NOTHING_SERVED, gateway_name, read_config, read_secret, select, tls_of, twins,
+    want_one_tcp_port, wants_tcp_port,
 };
 use crate::exports::{FORGETS, forgets};
 use crate::log::say;
 use crate::machine;
 use anyhow::bail;
 use nix::unistd::{AccessFlags, access};
-use nvmf_config::{Backing, Config, Hosts, Listener, MetricsAddress, Namespace, Subsystem, Tls, Transport};
+use nvmf_backend::ClusterSpec;
+use nvmf_cluster::GatewayName;
+use nvmf_config::{
+    Backing, Cluster, Config, Hosts, Listener, MetricsAddress, Namespace, Subsystem, Tls, Transport,
+};
 use nvmf_tls::{TlsKeyring, read_key_file};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -71,6 +75,7 @@ impl Findings {
                 self.problems.push(format!("cannot listen on {other_shown} and on {shown}: {problem}"));
             }
         }
+        self.look_at_group(config);
         self.look_at_metrics(config);
         self.look_at_control_group(config);
         self.look_at_secrets(config);
@@ -100,6 +105,24 @@ impl Findings {
                     (Err(problem), Some(hint)) => self.problems.push(format!("{name}: {problem} ({hint})")),
                 }
             }
+        }
+    }
+
+    /// What this machine lacks of what a gateway needs. The cluster is not asked.
+    fn look_at_group(&mut self, config: &Config) {
+        let Some(cluster) = &config.cluster else { return };
+        if let Err(error) = GatewayName::new(&gateway_name(cluster)) {
+            self.problems.push(format!("[cluster]: {error}: give this gateway another `name`"));
+        }
+        let Cluster { conf, user, keyring, .. } = cluster.clone();
+        if let Err(error) = nvmf_rados::check(&ClusterSpec { conf, user, keyring }) {
+            self.problems.push(format!("[cluster]: {error}"));
+        }
+        if config.listeners.iter().all(|listener| listener.discovery_only) {
+            self.warnings.push(
+                "this gateway gets no ANA group while there are others: no [[listener]] is for disks"
+                    .to_owned(),
+            );
         }
     }
 
@@ -367,6 +390,15 @@ fn summary(config: &Config) -> String {
     for listener in &config.listeners {
         let only = if listener.discovery_only { ", discovery only" } else { "" };
         let _ = writeln!(text, "listen on {}{only}", shown(listener));
+    }
+    if let Some(cluster) = &config.cluster {
+        let Cluster { pool, namespace, group, user, .. } = cluster;
+        let namespace = namespace.as_ref().map(|name| format!("/{name}")).unwrap_or_default();
+        let name = gateway_name(cluster);
+        let _ = writeln!(
+            text,
+            "gateway {name} of the group {group} in the pool {pool}{namespace}, as client.{user}"
+        );
     }
     for host in &config.hosts {
         let key =

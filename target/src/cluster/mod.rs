@@ -135,6 +135,8 @@ pub enum ToDriver {
     Unopened(BTreeMap<GroupId, Unopened>),
     /// Where this gateway listens.
     Addresses(Vec<String>),
+    /// Whether hosts can connect to this gateway.
+    Reachable(bool),
     /// Give the groups away, and leave.
     Stop,
     /// Give the groups away and take none, or no longer.

@@ -142,8 +142,14 @@ impl Daemon {
             changing.items.push(Item { note: Some(note), ..Item::done("set-key", nqn.to_string()) });
         } else {
             *changing = self.apply(&asked, Origin::Command, Some(keys));
+            let then = if controller {
+                ""
+            } else {
+                ". From now on the host must authenticate: its connections that have not are closed, and it is refused until it \
+                 connects with this key"
+            };
             for item in &mut changing.items {
-                item.note.get_or_insert_with(|| format!("the key is in {}", path.display()));
+                item.note.get_or_insert_with(|| format!("the key is in {}{then}", path.display()));
             }
         }
         let is_allowed = |subsystem: &Subsystem| exports::host_access(&subsystem.hosts).allows(&nqn);

@@ -50,6 +50,11 @@ impl Listening {
         !self.providers.is_empty()
     }
 
+    /// Whether hosts reach disks through it.
+    pub(super) fn is_for_disks(&self) -> bool {
+        self.is_up() && !self.config.discovery_only
+    }
+
     /// The address and what it is served over, as the log and the status line have it.
     pub(super) fn describe(&self) -> String {
         let providers: Vec<_> = self.providers.iter().map(ToString::to_string).collect();

@@ -61,6 +61,7 @@ mod workers;
 
 pub use authentication::SecretFault;
 pub(crate) use authentication::read_secret;
+pub(crate) use cluster::gateway_name;
 pub(crate) use keys::NO_KEYS;
 pub(crate) use listening::tls_of;
 pub(crate) use slow_disks::STUCK;

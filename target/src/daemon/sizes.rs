@@ -137,6 +137,14 @@ impl Daemon {
         }
     }
 
+    /// How another disk is served in the place of the one that is open.
+    fn how_to_take_anew(&self) -> &'static str {
+        match self.cluster {
+            Some(_) => "remove the namespace (`ctl namespace remove`), and add it again",
+            None => "take the namespace out, reload, and add it again",
+        }
+    }
+
     pub(super) fn look_faults(&self) -> usize {
         self.exports().iter().filter(|export| export.look_fault.is_some()).count()
     }
@@ -155,7 +163,8 @@ impl Daemon {
             Ok(Presence::Locked(_)) if export.namespace.read_only => None,
             Ok(Presence::Renamed) => Some(format!(
                 "{backing} is not the disk that is served: it was replaced or removed, and hosts go on with the one that was \
-                 opened. Put it back, or take the namespace out, reload, and add it again"
+                 opened. Put it back, or {}",
+                self.how_to_take_anew()
             )),
             Ok(Presence::Locked(by)) => Some(format!(
                 "{backing} was locked by {} ({:?}): writes wait until that is released. See rbd lock ls, rbd lock rm",

@@ -8,7 +8,8 @@ use nvmf_cluster::{AnaState, GroupId, Status};
 use nvmf_config::AnaGroup;
 use prometheus_client::registry::Unit;
 
-const STATES: [&str; 6] = ["joining", "member", "suspended", "refused", "stopping", "stopped"];
+const STATES: [&str; 8] =
+    ["joining", "member", "suspended", "drained", "unreachable", "refused", "stopping", "stopped"];
 const LEASES: [&str; 4] = ["held", "expired", "dead", "unknown"];
 const ANA_STATES: [AnaState; 3] = [AnaState::OPTIMIZED, AnaState::INACCESSIBLE, AnaState::CHANGE];
 
@@ -24,6 +25,10 @@ pub(super) fn encode(families: &mut Families<'_>, seen: Option<&SeenGroup>) -> R
     let others =
         status.into_iter().flat_map(|it| LEASES.map(|lease| (label("lease", lease), with_lease(it, lease))));
     families.gauges(("group_gateways", "The other gateways of the group, by their leases", None), others)?;
+    let takers = status.map(|it| (vec![], count(it.takers())));
+    let help =
+        "Other gateways that could take ANA groups: those that are dead, drained or not reachable could not";
+    families.gauges(("group_takers", help, None), takers)?;
     let owned = status.into_iter().flat_map(owned);
     families.gauges(("group_ana_group_owned", "Whether a gateway serves the ANA group", None), owned)?;
     let here =
@@ -73,7 +78,7 @@ fn with_lease(status: &Status, lease: &str) -> f64 {
 }
 
 fn owned(status: &Status) -> impl Iterator<Item = (Labels, f64)> {
-    status.groups.iter().map(|(id, group)| (label("ana_group", &id.to_string()), is(group.state == "owned")))
+    status.groups.keys().map(|id| (label("ana_group", &id.to_string()), is(status.is_served(*id))))
 }
 
 fn ana_states(status: &Status) -> impl Iterator<Item = (Labels, f64)> {
@@ -138,6 +143,7 @@ mod tests {
             controller_ids: None,
             lease_ms: Some(2500),
             others: [].into(),
+            as_of_s: None,
             groups: [
                 (GroupId(1), ana_group("owned", AnaState::OPTIMIZED)),
                 (GroupId(2), ana_group("free", AnaState::INACCESSIBLE)),
@@ -167,6 +173,7 @@ mod tests {
             ("group_lease_seconds", &[], 2.5),
             ("group_ana_group_owned", &[("ana_group", "1")], 1.0),
             ("group_ana_group_owned", &[("ana_group", "2")], 0.0),
+            ("group_takers", &[], 0.0),
             ("group_ana_groups_served", &[], 1.0),
             ("group_ana_state", &[("ana_group", "2"), ("state", "inaccessible")], 1.0),
             ("group_configuration_version", &[], 7.0),

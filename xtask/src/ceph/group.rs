@@ -199,6 +199,13 @@ impl Group {
         Ok(self.ask(number, &["cluster", "status"])?["result"].take())
     }
 
+    /// What is not well with the group, as a gateway sees it.
+    pub(super) fn trouble(&self, number: usize) -> Result<String> {
+        let status = self.ask(number, &["status"])?;
+        let lines = status["result"]["group_trouble"].as_array().context("a status")?;
+        Ok(lines.iter().filter_map(Value::as_str).collect::<Vec<_>>().join("; "))
+    }
+
     /// Who owns an ANA group, as a gateway sees it.
     pub(super) fn owner(&self, number: usize, group: u32) -> Option<String> {
         let status = self.status(number).ok()?;

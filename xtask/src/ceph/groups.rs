@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 pub(super) const FAILOVER_MAX: Duration = Duration::from_secs(10);
 /// What a planned move may take.
 const MOVE_MAX: Duration = Duration::from_secs(1);
+/// While hosts lose a listener, and a gateway that they reach gets what is behind it.
+const UNREACHABLE_MAX: Duration = Duration::from_secs(6);
 pub(super) const SOON: Duration = Duration::from_secs(30);
 
 /// Names of images. They stay: one that a killed gateway had open cannot be removed at once.
@@ -57,6 +59,8 @@ pub(super) fn owner_killed(cluster: &mut Cluster) -> Result<()> {
     ensure!(longest < FAILOVER_MAX, "the failover took {longest:?}");
     let owner = group.owner(1, 1);
     ensure!(owner.is_some() && owner == group.owner(2, 1), "the gateways do not agree on who owns it");
+    let trouble = group.trouble(1)?;
+    ensure!(trouble.contains("gateway gw0 has been dead for"), "nobody is told: {trouble}");
     // It comes back, and gets nothing by itself at once.
     group.revive(0)?;
     until_within("the gateway that is back sees the owner, and takes nothing back", SOON, || {
@@ -109,15 +113,39 @@ pub(super) fn planned_move(cluster: &mut Cluster) -> Result<()> {
         );
         let refused = group.ask(1, &["cluster", "move", "1", "gw0"])?;
         ensure!(refused["ok"] != true, "a drained gateway is to take a group: {refused}");
+        let trouble = group.trouble(1)?;
+        ensure!(trouble.contains("gw0 cannot take ANA groups now: it is drained"), "{trouble}");
         group.change(0, &["drain", "--end"])
     })?;
     println!("  the longest write while the owner was drained took {longest:.2?}");
     ensure!(longest < MOVE_MAX, "a drain took {longest:?}");
     group.change(0, &["cluster", "move", "1", "gw0"])?;
-    // One that stops gives everything away, too.
+    // So does one that hosts cannot reach any more, after they have lost it.
+    let status = group.ask(0, &["status"])?;
+    let address = status["result"]["listeners"][0]["address"].as_str().context("a listener")?.to_owned();
+    let longest = group.verified(1, |group| {
+        group.change(0, &["listener", "remove", &address])?;
+        group.until_served(1, 1, SOON)?;
+        let refused = group.ask(1, &["cluster", "move", "1", "gw0"])?;
+        let trouble = group.trouble(1)?;
+        ensure!(
+            refused["ok"] != true && trouble.contains("none of its listeners is up"),
+            "{refused}: {trouble}"
+        );
+        group.change(0, &["listener", "add", &address, "--transport", "tcp"])?;
+        until_within("all is well", SOON, || group.trouble(1).is_ok_and(|trouble| trouble.is_empty()))
+    })?;
+    println!("  the longest write while the owner had no listener took {longest:.2?}");
+    ensure!(longest < UNREACHABLE_MAX, "it took {longest:?}");
+    group.change(0, &["cluster", "move", "1", "gw0"])?;
+    // One that stops gives everything away, too, and nobody misses it.
     let longest = group.verified(1, |group| group.gateways[0].take().context("it runs")?.stop())?;
     println!("  the longest write while the owner stopped took {longest:.2?}");
     ensure!(longest < MOVE_MAX, "a stop took {longest:?}");
+    until_within("the gateway that was stopped is known to be", SOON, || {
+        group.status(1).is_ok_and(|status| status["others"]["gw0"]["stopped"] == true)
+    })?;
+    ensure!(group.trouble(1)?.is_empty(), "{}", group.trouble(1)?);
     group.stop()
 }
 

@@ -107,7 +107,7 @@ pub enum Outcome {
     Done,
     /// It will be when it can be: a disk or an address is tried again.
     Waiting,
-    /// It is in force for hosts, and operations from before are still under way.
+    /// It is in force for hosts, and operations from before are still under way; or an ANA group that is to move has not.
     Unfinished,
     /// It takes effect at the next start.
     AtRestart,

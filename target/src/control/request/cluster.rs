@@ -51,7 +51,7 @@ pub struct ClusterRemoveItem {
 pub struct ClusterStatus {
     /// The gateway that is asked.
     pub gateway: String,
-    /// `joining`, `member`, `suspended`, `refused`, `stopping` or `stopped`.
+    /// `joining`, `member`, `suspended`, `drained`, `unreachable`, `refused`, `stopping` or `stopped`.
     pub state: String,
     /// Why, if it is no plain member.
     pub why: Option<String>,
@@ -59,6 +59,9 @@ pub struct ClusterStatus {
     pub controller_ids: Option<(u16, u16)>,
     /// Milliseconds until it shows its ANA groups inaccessible by itself, unless its lease is renewed.
     pub lease_ms: Option<u64>,
+    /// How old, in seconds, what is said of the others and of the groups may be, where it is cut off from the cluster.
+    #[serde(default)]
+    pub as_of_s: Option<u64>,
     /// The others.
     pub others: BTreeMap<String, Other>,
     /// The ANA groups, by number.
@@ -75,13 +78,19 @@ pub struct ClusterStatus {
 pub struct Other {
     /// `held`, `expired`, `dead` or `unknown`.
     pub lease: String,
+    /// For how long it has been dead, in seconds.
+    #[serde(default)]
+    pub dead_s: Option<u64>,
+    /// It was stopped.
+    #[serde(default)]
+    pub stopped: bool,
     /// Where hosts reach it.
     pub addresses: Vec<String>,
     /// Its version.
     pub software: Option<String>,
     /// ANA groups that it serves.
     pub groups: Option<usize>,
-    /// It is about to stop.
+    /// It gives its ANA groups away, and takes none.
     pub leaving: bool,
     /// Why it cannot take ANA groups now.
     pub trouble: Option<String>,
@@ -147,19 +156,29 @@ impl fmt::Display for ClusterStatus {
         }
         writeln!(f)?;
         self.why.iter().try_for_each(|why| writeln!(f, "  {why}"))?;
-        for (name, Other { lease, addresses, software, groups, leaving, trouble, applied }) in &self.others {
-            if *leaving && lease == "dead" {
+        if let Some(as_of_s) = self.as_of_s {
+            writeln!(f, "cut off from the storage cluster: what follows is as of {as_of_s} s ago")?;
+        }
+        for (name, other) in &self.others {
+            let Other { lease, dead_s, stopped, addresses, software, groups, leaving, trouble, applied } =
+                other;
+            if *stopped {
                 writeln!(f, "gateway {name}: stopped (`ctl cluster remove {name}` if it is gone for good)")?;
                 continue;
             }
             write!(f, "gateway {name}: lease {lease}")?;
+            dead_s.iter().try_for_each(|dead_s| write!(f, " for {dead_s} s"))?;
             let behind = applied.filter(|applied| *applied != self.configuration.version);
             behind
                 .iter()
                 .try_for_each(|applied| write!(f, ", serves version {applied} of the configuration"))?;
             groups.iter().try_for_each(|groups| write!(f, ", {groups} ANA group(s)"))?;
             software.iter().try_for_each(|software| write!(f, ", version {software}"))?;
-            writeln!(f, "{}: {}", if *leaving { ", leaving" } else { "" }, addresses.join(" "))?;
+            f.write_str(if *leaving { ", leaving" } else { "" })?;
+            if !addresses.is_empty() {
+                write!(f, ": {}", addresses.join(" "))?;
+            }
+            writeln!(f)?;
             trouble.iter().try_for_each(|trouble| writeln!(f, "  cannot take ANA groups now: {trouble}"))?;
         }
         let Configuration { version, applied, broken, refused } = &self.configuration;

@@ -162,6 +162,12 @@ pub struct DiskStatus {
     pub direct: bool,
     /// Operations that failed.
     pub failures: u64,
+    /// The last of them: what failed, and why.
+    #[serde(default)]
+    pub last_failure: Option<String>,
+    /// How many seconds ago that was.
+    #[serde(default)]
+    pub last_failure_s: Option<u64>,
     /// Operations that it has now.
     #[serde(default)]
     pub in_flight: u64,
@@ -307,6 +313,9 @@ impl fmt::Display for NamespaceStatus {
             if disk.failures > 0 {
                 write!(f, ", {} failure(s)", disk.failures)?;
             }
+            if let (Some(failure), Some(age)) = (&disk.last_failure, disk.last_failure_s) {
+                write!(f, ", the last one {age} s ago: {failure}")?;
+            }
             if disk.oldest_operation_s > 0 {
                 write!(
                     f,
@@ -318,7 +327,7 @@ impl fmt::Display for NamespaceStatus {
                 write!(f, "\n    its write cache was lost: {lost}")?;
             }
         }
-        if self.ana_group > 1 {
+        if !self.of_group && self.ana_group > 1 {
             write!(f, ", ANA group {}", self.ana_group)?;
         }
         if let Some(hosts) = &self.hosts {

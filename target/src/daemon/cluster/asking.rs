@@ -43,6 +43,8 @@ pub(in crate::daemon) struct Asking {
     look_at: Duration,
     /// Why an ANA group has not moved yet.
     why: Option<String>,
+    /// Who has it.
+    owner: Option<GatewayName>,
     /// Gateways that have not said that they serve it, and what that means.
     unconfirmed: Vec<String>,
 }
@@ -90,6 +92,7 @@ impl Asking {
             until: now + GROUP_TIMEOUT,
             look_at: now,
             why: None,
+            owner: None,
             unconfirmed: Vec::new(),
         }
     }
@@ -191,6 +194,18 @@ impl Daemon {
                 }
             }
             (Step::Answered(_), _) if is_over => {}
+            (Step::Answered(_), Then::Moved(group, to)) => {
+                let why = asking.why.unwrap_or_else(|| "`cluster status` says why".to_owned());
+                let owner = asking.owner.as_ref().map_or("OWNER", |owner| owner.as_str());
+                let text = format!(
+                    "it is not done: {why}. ANA group {group} is wanted at {to} still, and moves as soon as that can be; \
+                     `nvmf-target ctl cluster move {group} {owner}` takes that back"
+                );
+                for item in &mut changing.items {
+                    item.outcome = Some(Outcome::Unfinished);
+                    item.message = Some(text.clone());
+                }
+            }
             (Step::Answered(_), _) => {
                 let why = asking.why.unwrap_or_else(|| "`cluster status` says why".to_owned());
                 for item in &mut changing.items {
@@ -278,6 +293,7 @@ impl Daemon {
                 }
                 let is_owned = it.state == "owned";
                 let owner = it.gateway.as_ref().filter(|_| is_owned);
+                asking.owner = owner.cloned();
                 let refused = match (&it.wanted, owner) {
                     (Some(other), _) if other != to => {
                         format!(
@@ -308,7 +324,7 @@ impl Daemon {
                 let is_behind = |it: &OtherStatus| it.applied.is_some_and(|applied| applied < *version);
                 let behind = others.filter(|(_, it)| is_behind(it));
                 let (held, gone): (Vec<_>, Vec<_>) = behind.partition(|(_, it)| it.lease == "held");
-                let gone = gone.into_iter().filter(|(_, it)| !(it.leaving && it.lease == "dead"));
+                let gone = gone.into_iter().filter(|(_, it)| !it.stopped);
                 asking.unconfirmed = gone.map(|(name, it)| unconfirmed(name, it)).collect();
                 let first = held.first().map(|(name, _)| name);
                 asking.why = first.map(|name| {
@@ -372,6 +388,26 @@ mod tests {
     use super::*;
     use nvmf_cluster::configuration::Item as Stored;
     use serde_json::json;
+
+    #[test]
+    fn move_that_is_not_done_in_time_is_no_success_and_says_how_it_is_taken_back() {
+        let mut daemon = gateway();
+        let now = daemon.common.clock.now();
+        let mut changing =
+            Changing::new(vec![Item::done("move-ana-group", "1 to gw2")], Origin::Command, now);
+        let to = GatewayName::new("gw2").unwrap();
+        let mut asking = Asking::new(Step::Answered(0), Then::Moved(GroupId(1), to), now);
+        asking.owner = GatewayName::new("gw1").ok();
+        changing.asking = Some(asking);
+        daemon.advance_asking(&mut changing, now + GROUP_TIMEOUT);
+        let item = &changing.items[0];
+        assert!(item.outcome.is_some_and(Outcome::is_error), "{item}");
+        let text = item.message.as_deref().unwrap();
+        for part in ["wanted at gw2 still", "`nvmf-target ctl cluster move 1 gw1` takes that back"] {
+            assert!(text.contains(part), "{text}");
+        }
+        daemon.stop(Duration::ZERO);
+    }
 
     #[test]
     fn host_is_added_although_another_gateway_added_one_meanwhile() {

@@ -51,12 +51,18 @@ impl Daemon {
         self.ask_for(&asked)
     }
 
-    /// The ANA group with the fewest namespaces, in a group of gateways.
+    /// The ANA group for a namespace that is added without one, in a group of gateways.
     pub(in crate::daemon) fn least_loaded_group(&self) -> Option<u32> {
         let groups = self.cluster.as_ref()?.shared.ana_groups;
         let wanted = self.wanted_of_group()?;
-        let namespaces = || wanted.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
-        (1..=groups).min_by_key(|id| namespaces().filter(|it| it.ana_group == *id).count())
+        let namespaces = wanted.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
+        let mut loads: BTreeMap<u32, usize> = (1..=groups).map(|id| (id, 0)).collect();
+        for namespace in namespaces {
+            if let Some(load) = loads.get_mut(&namespace.ana_group) {
+                *load += 1;
+            }
+        }
+        least_loaded(&loads, &self.owners().into_iter().map(|(id, (owner, _))| (id, owner)).collect())
     }
 
     /// NSIDs of a subsystem that the group has for namespaces which are left out here.
@@ -201,6 +207,18 @@ impl super::Membership {
     }
 }
 
+/// Of the gateway that serves the fewest namespaces, the ANA group that has the fewest; `loads` has how many each has. Those that
+/// nobody serves come last.
+fn least_loaded(loads: &BTreeMap<u32, usize>, owners: &BTreeMap<u32, String>) -> Option<u32> {
+    let of_owner = |id: &u32| {
+        let owner = owners.get(id)?;
+        let owned = loads.iter().filter(|(id, _)| owners.get(id) == Some(owner));
+        Some(owned.map(|(_, load)| load).sum::<usize>())
+    };
+    let order = |(id, load): &(&u32, &usize)| (of_owner(id).unwrap_or(usize::MAX), **load, **id);
+    loads.iter().min_by_key(order).map(|(id, _)| *id)
+}
+
 /// Whether hosts have less after a change: nobody may take it for done while a gateway still serves them.
 fn takes_away(change: &Planned) -> bool {
     matches!(
@@ -257,4 +275,23 @@ fn differences(
         Ok(Change { key: key.clone(), value, expect })
     };
     changed.map(change).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_namespace_goes_to_the_gateway_with_the_fewest_and_there_to_the_group_with_the_fewest() {
+        let owners =
+            |names: [&str; 4]| (1..).zip(names.map(str::to_owned)).collect::<BTreeMap<u32, String>>();
+        let loads = |counts: [usize; 4]| (1..).zip(counts).collect::<BTreeMap<u32, usize>>();
+        let shared = owners(["gw2", "gw2", "gw1", "gw1"]);
+        assert_eq!(least_loaded(&loads([0, 0, 0, 0]), &shared), Some(1));
+        assert_eq!(least_loaded(&loads([1, 0, 0, 0]), &shared), Some(3), "group 2 is the same gateway's");
+        assert_eq!(least_loaded(&loads([1, 1, 1, 0]), &shared), Some(4));
+        assert_eq!(least_loaded(&loads([1, 1, 3, 0]), &shared), Some(1), "gw1 has one more");
+        assert_eq!(least_loaded(&loads([1, 0, 0, 0]), &BTreeMap::new()), Some(2), "nobody serves any yet");
+        assert_eq!(least_loaded(&loads([5, 0, 0, 0]), &[(1, "gw1".to_owned())].into()), Some(1));
+    }
 }

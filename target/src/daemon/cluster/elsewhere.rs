@@ -1,6 +1,6 @@
 //! Where the other gateways listen: discovery tells hosts of them.
 
-use super::super::Daemon;
+use super::super::{Daemon, Listening};
 use super::joining::advertised;
 use crate::cluster::{Advertised, ToDriver};
 use crate::ports::Served;
@@ -43,8 +43,11 @@ impl Daemon {
         self.publish();
     }
 
-    /// Tells the others where this gateway listens, when that has changed.
+    /// Tells the others where this gateway listens, and whether it does, when that has changed.
     pub(super) fn tell_addresses(&mut self) {
+        // Before it listens for the first time it may take back what it had. A drain tells more.
+        let listens =
+            !self.may_listen() || self.draining || self.listeners.iter().any(Listening::is_for_disks);
         let (Some(cluster), Some(config)) = (&mut self.cluster, &self.config.cluster) else { return };
         let listeners: Vec<Listener> =
             self.listeners.iter().map(|it| Listener { address: it.address(), ..it.config.clone() }).collect();
@@ -52,6 +55,9 @@ impl Daemon {
         if addresses != cluster.told {
             cluster.told.clone_from(&addresses);
             cluster.driver.tell(ToDriver::Addresses(addresses));
+        }
+        if core::mem::replace(&mut cluster.listens, listens) != listens {
+            cluster.driver.tell(ToDriver::Reachable(listens));
         }
     }
 }

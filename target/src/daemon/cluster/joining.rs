@@ -30,10 +30,9 @@ impl Membership {
         cluster: &Cluster,
         waker: Waker,
     ) -> Result<Box<Self>, JoinError> {
-        let Cluster { pool, namespace, group, name, conf, user, keyring, ana_groups, .. } = cluster.clone();
+        let Cluster { pool, namespace, group, conf, user, keyring, ana_groups, .. } = cluster.clone();
         let images_at = ClusterSpec { conf, user, keyring };
-        let name = name.or_else(host_name).unwrap_or_default();
-        let gateway = GatewayName::new(&name).map_err(JoinError::Name)?;
+        let gateway = GatewayName::new(&gateway_name(cluster)).map_err(JoinError::Name)?;
         tracing::info!("gateway {gateway} of the group {group} in the pool {pool}");
         let told = advertised(cluster, &config.listeners);
         let identity = Identity {
@@ -70,6 +69,7 @@ impl Membership {
             elsewhere: Default::default(),
             others: 0,
             told,
+            listens: true,
             stopped: false,
         }))
     }
@@ -83,6 +83,11 @@ impl Membership {
     pub(in crate::daemon) fn images_at(&self) -> &ClusterSpec {
         &self.images_at
     }
+}
+
+/// What a gateway is called: as its configuration says, or as its machine.
+pub(crate) fn gateway_name(cluster: &Cluster) -> String {
+    cluster.name.clone().or_else(host_name).unwrap_or_default()
 }
 
 fn host_name() -> Option<String> {

@@ -3,13 +3,14 @@
 
 use super::super::Daemon;
 use super::super::changing::Changing;
+use super::super::plan::connection_name;
 use crate::control::protocol::Fault;
-use crate::control::request::change::Item as ChangeItem;
+use crate::control::request::change::{Effect, Item as ChangeItem};
 use crate::control::request::subsystem::{KeyOf, RemoveKey, SetKey};
 use nvmf_auth::Secret;
 use nvmf_auth::controller::Keys;
 use nvmf_cluster::configuration::{Change, Item};
-use nvmf_subsystem::Nqn;
+use nvmf_subsystem::{Association, Nqn};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -111,13 +112,38 @@ impl Daemon {
         }
         let value = Some(Value::String(set.key.text().to_string()));
         let change = Change { key: name(kind, &nqn), value, expect: None };
-        let note = "the gateways of the group have it in its pool, where whoever reads the pool can read it. Connections \
-                    that are there stay until they authenticate again";
-        let item = ChangeItem { note: Some(note.to_owned()), ..ChangeItem::done("set-key", nqn.to_string()) };
+        let is_first = kind == KeyOf::Host && !self.hosts_with_shared_keys().contains(&nqn);
+        let then = if is_first {
+            "From now on the host must authenticate: every gateway closes its connections that have not, and refuses it \
+             until it connects with this key"
+        } else {
+            "Connections that are there stay until they authenticate again"
+        };
+        let note = format!(
+            "the gateways of the group have it in its pool, where whoever reads the pool can read it. {then}"
+        );
+        let item = ChangeItem { note: Some(note), ..ChangeItem::done("set-key", nqn.to_string()) };
+        let item = if is_first { self.closed_by_key(item, &nqn, true) } else { item };
         if let Some(text) = self.cluster.as_ref().and_then(|cluster| cluster.overwrites(&change)) {
             return Err(Fault::refused(text));
         }
         self.ask_group_to_serve(item, vec![change])
+    }
+
+    /// With the connections of a host that close here when it has a key from now on, or none.
+    fn closed_by_key(&self, item: ChangeItem, nqn: &Nqn, has_key: bool) -> ChangeItem {
+        let (discovery, concatenates) = (self.config.target.dhchap_discovery, false);
+        let is_lost = |it: &Association| it.ends_with(has_key, discovery, concatenates);
+        self.with_closed(item, |it| it.host_nqn() == nqn && is_lost(it))
+    }
+
+    /// A change with the connections that it closes here.
+    fn with_closed(&self, item: ChangeItem, is_lost: impl Fn(&Association) -> bool) -> ChangeItem {
+        let registry = self.registry();
+        let closed = registry.associations().filter(|it| is_lost(it));
+        let connections: Vec<_> = closed.map(|it| connection_name(it)).collect();
+        let effect = if connections.is_empty() { Effect::None } else { Effect::ClosesConnections };
+        ChangeItem { connections, effect, ..item }
     }
 
     /// Takes a key of a host from the group.
@@ -139,6 +165,19 @@ impl Daemon {
         }
         let changes = gone.into_iter().map(|key| Change { key, value: None, expect: None }).collect();
         let item = ChangeItem::done("remove-key", nqn.to_string());
+        let item = match kind {
+            KeyOf::Host => {
+                let note = "The host is asked for no key any more: every gateway closes its connections that have authenticated. One \
+                            that insists on authentication does not connect again before its secret is taken away, too";
+                self.closed_by_key(ChangeItem { note: Some(note.to_owned()), ..item }, &nqn, false)
+            }
+            KeyOf::Controller => item,
+            KeyOf::Tls => {
+                let note = "every gateway closes the connections that the host has made with it";
+                let item = ChangeItem { note: Some(note.to_owned()), ..item };
+                self.with_closed(item, |it| it.is_secure() && *it.host_nqn() == nqn)
+            }
+        };
         self.ask_group_to_serve(item, changes)
     }
 }
@@ -149,7 +188,32 @@ fn host(text: &str) -> Result<Nqn, Fault> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::gateway;
     use super::*;
+    use core::time::Duration;
+    use serde_json::json;
+
+    #[test]
+    fn first_key_of_a_host_is_said_to_end_what_has_not_authenticated() {
+        let mut daemon = gateway();
+        let secret = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
+        let set = json!({ "host": "nqn.2026-11.a:h", "key": secret, "controller": false, "tls": false });
+        let set: SetKey = serde_json::from_value(set).unwrap();
+        let note = |daemon: &mut Daemon| {
+            let changing = daemon.set_shared_key(&set).map_err(|fault| fault.message);
+            changing.unwrap().items[0].note.clone().unwrap()
+        };
+        let first = note(&mut daemon);
+        assert!(
+            first.contains("refuses it until it connects with this key") && !first.contains("stay"),
+            "{first}"
+        );
+        let keys = Keys { host: Secret::parse(secret).ok(), controller: None };
+        daemon.cluster.as_mut().unwrap().keys.secrets.insert("nqn.2026-11.a:h".parse().unwrap(), keys);
+        let next = note(&mut daemon);
+        assert!(next.contains("stay until they authenticate again") && !next.contains("refuses"), "{next}");
+        daemon.stop(Duration::ZERO);
+    }
 
     #[test]
     fn keys_are_read_and_broken_ones_are_named_without_their_text() {

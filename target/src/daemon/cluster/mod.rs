@@ -40,7 +40,8 @@ use core::time::Duration;
 use images::Images;
 use looking::Look;
 use nvmf_backend::ClusterSpec;
-use nvmf_cluster::{AnaState, GroupId, Handle, OpId, Unopened};
+use nvmf_cluster::status::GroupStatus;
+use nvmf_cluster::{AnaState, GroupId, Handle, OpId, Status, Unopened};
 use nvmf_config::Items;
 use nvmf_rados::boottime;
 use nvmf_subsystem::Nqn;
@@ -50,6 +51,7 @@ use std::ops::RangeInclusive;
 pub(super) use asking::{Asking, REFUSED_IN_A_GROUP};
 pub(super) use images::item;
 pub(super) use joining::JoinError;
+pub(crate) use joining::gateway_name;
 
 /// What is known of the group here.
 pub(super) struct Membership {
@@ -94,6 +96,8 @@ pub(super) struct Membership {
     others: usize,
     /// Where the others were told that this gateway listens.
     told: Vec<String>,
+    /// Whether hosts can connect to it, as the group's thread was told.
+    listens: bool,
     stopped: bool,
 }
 
@@ -268,7 +272,12 @@ impl Daemon {
         // One that drains has I/O of hosts to end.
         let stays = |(id, state): (&GroupId, &AnaState)| (*state != AnaState::INACCESSIBLE).then_some(*id);
         let is_over = |cluster: &Membership| {
-            cluster.others == 0 || !cluster.states.iter().any(|it| stays(it).is_some())
+            // Hosts keep this path before the next one is there.
+            let is_on_its_way =
+                |group: &GroupStatus| matches!(group.state, "free" | "taking" | "surrendered");
+            let are_there = |status: Status| !status.groups.values().any(is_on_its_way);
+            let serves = cluster.states.iter().any(|it| stays(it).is_some());
+            cluster.others == 0 || !serves && cluster.driver.status().is_none_or(are_there)
         };
         if self.hand_over(crate::cluster::ToDriver::Drain(true), is_over) {
             return Ok(());

@@ -4,7 +4,8 @@ use super::super::Daemon;
 use super::converging::remedy;
 use crate::control::protocol::Fault;
 use crate::metrics::observed::SeenGroup;
-use nvmf_cluster::{AnaState, Object};
+use nvmf_cluster::status::OtherStatus;
+use nvmf_cluster::{AnaState, GatewayName, Object};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -32,8 +33,14 @@ impl Daemon {
             format!("rados --pool {}{namespace} getomapval {object} version -", of.pool)
         });
         let look = look.unwrap_or_default();
+        let was_read = self.cluster.as_ref().is_some_and(|cluster| cluster.is_configured);
+        let meanwhile = if was_read {
+            "What was read before is served on"
+        } else {
+            "Nothing of it is served by this gateway"
+        };
         format!(
-            "the group's configuration is not used: {reason}. What was read before is served on, and changes are refused. \
+            "the group's configuration is not used: {reason}. {meanwhile}, and changes are refused. \
              `{look}` shows what is stored; setomapval with the bytes that it had mends it"
         )
     }
@@ -43,21 +50,27 @@ impl Daemon {
         let Some(cluster) = &self.cluster else { return Vec::new() };
         let mut lines = Vec::new();
         let said = |why: &Option<String>| why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-        match cluster.driver.status() {
-            Some(status) if status.state != "member" => {
+        if let Some(status) = cluster.driver.status() {
+            if status.state != "member" {
                 lines.push(format!("this gateway is {}{}", status.state, said(&status.why)));
             }
+            // Who is cut off, or no member, knows nothing of the others.
+            let knows = matches!(status.state, "member" | "drained" | "unreachable");
+            let others = status.others.iter().filter(|_| knows);
+            lines.extend(others.filter_map(|(name, other)| lacking(name, other)));
             // Wherever they are served: whoever asks any gateway is to know.
-            Some(status) => lines.extend(status.groups.iter().filter_map(|(id, group)| {
+            lines.extend(status.groups.iter().filter(|_| knows).filter_map(|(id, group)| {
                 let is_used = self.keys_in_group(*id).next().is_some();
                 let why = said(&group.why);
                 match group.state {
+                    "owned" if is_used && !status.is_served(*id) => {
+                        Some(format!("ANA group {id} is served by nobody{why}"))
+                    }
                     "owned" if group.unopened > 0 => Some(format!("ANA group {id} lacks images{why}")),
                     state if state != "owned" && is_used => Some(format!("ANA group {id} is {state}{why}")),
                     _ => None,
                 }
-            })),
-            None => {}
+            }));
         }
         lines.extend(cluster.refused.as_ref().map(|reason| self.not_used(reason)));
         let left_out = || cluster.left_out.iter();
@@ -106,5 +119,58 @@ impl Daemon {
     pub(in crate::daemon) fn namespaces_of(&self, group: u32) -> usize {
         let namespaces = self.config.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
         namespaces.filter(|namespace| namespace.ana_group == group).count()
+    }
+}
+
+/// Why the group has one gateway less that could take ANA groups. One that was stopped is meant to be away.
+fn lacking(name: &GatewayName, other: &OtherStatus) -> Option<String> {
+    let OtherStatus { lease, dead_s, stopped, leaving, trouble, .. } = other;
+    match (*lease, trouble) {
+        ("dead", _) if *stopped => None,
+        ("dead", _) => Some(format!(
+            "gateway {name} has been dead for {} s: start it again, or `nvmf-target ctl cluster remove {name}` if it is gone for \
+             good",
+            dead_s.unwrap_or_default()
+        )),
+        ("expired", None) if *leaving => None,
+        ("expired", _) => {
+            Some(format!("the lease of gateway {name} has expired: others take its ANA groups soon"))
+        }
+        ("held", Some(trouble)) => Some(format!("gateway {name} cannot take ANA groups now: {trouble}")),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn other(lease: &'static str, trouble: Option<&str>) -> OtherStatus {
+        OtherStatus {
+            lease,
+            dead_s: (lease == "dead").then_some(70),
+            stopped: false,
+            boot: None,
+            addresses: Vec::new(),
+            software: None,
+            groups: Some(0),
+            leaving: false,
+            trouble: trouble.map(str::to_owned),
+            applied: None,
+        }
+    }
+
+    #[test]
+    fn gateway_that_is_missing_is_not_well_and_one_that_was_stopped_is() {
+        let name = GatewayName::new("gw2").unwrap();
+        let said = |other: OtherStatus| lacking(&name, &other).unwrap_or_default();
+        assert_eq!(said(other("held", None)), "");
+        assert_eq!(said(other("unknown", None)), "");
+        assert_eq!(said(OtherStatus { stopped: true, leaving: true, ..other("dead", None) }), "");
+        assert_eq!(said(OtherStatus { leaving: true, ..other("expired", None) }), "", "it stops");
+        assert!(said(other("dead", None)).starts_with("gateway gw2 has been dead for 70 s"));
+        assert!(said(other("expired", None)).contains("gw2 has expired"));
+        let drained = OtherStatus { leaving: true, ..other("held", Some("it is drained")) };
+        assert_eq!(said(drained), "gateway gw2 cannot take ANA groups now: it is drained");
     }
 }

@@ -193,6 +193,7 @@ fn namespace_status(
 fn disk_status(export: &Export, now_us: u64) -> DiskStatus {
     let (geometry, health) = (export.geometry(), export.disk.health());
     let in_flight = export.counted.in_flight(now_us);
+    let last = export.disk.last_failure();
     DiskStatus {
         uuid: Uuid::from_bytes(export.uuid).to_string(),
         bytes: geometry.bytes(),
@@ -202,6 +203,8 @@ fn disk_status(export: &Export, now_us: u64) -> DiskStatus {
         write_cache: export.disk.volatile_write_cache(),
         direct: export.disk.direct(),
         failures: health.failures,
+        last_failure: last.map(|(failure, _)| failure.to_string()),
+        last_failure_s: last.map(|(_, age)| age.as_secs()),
         in_flight: in_flight.operations,
         oldest_operation_s: in_flight.oldest.as_secs(),
         cache_lost: health.cache_lost.map(|failure| failure.to_string()),
