@@ -2,14 +2,15 @@
 //!
 //! [`Connection::raw_admin`] sends to the Admin queue, [`Connection::raw_io`] to an I/O queue. A raw command is sent
 //! once: it is never split at the controller's limits, and never issued again after a loss. Its namespace is the one
-//! that has the NSID when it arrives. A [`crate::Device`]'s own commands (reservations, Identify) go to no other disk
-//! than the one that was opened.
+//! that has the NSID when it arrives. [`Device::raw_io`], and a [`Device`]'s own commands (reservations, Identify), go
+//! to no other disk than the one that was opened.
 
-use crate::driver::AdminReply;
-use crate::{Connection, Error};
+use crate::driver::{AdminReply, QueueKind};
+use crate::{Connection, Device, Error};
 use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
 use nvme_proto::{Nsid, Sqe};
 use nvmf_host::admin::AdminCommand;
+use nvmf_host::status::is_of_path;
 use nvmf_host::{AdminData, Command};
 
 /// The most data of an Admin command, in bytes.
@@ -108,6 +109,37 @@ impl Connection {
     /// [`Error::Raw`]; else as [`Connection::admin`].
     pub async fn raw_io(&self, command: RawCommand) -> Result<AdminReply, Error> {
         self.io(command.for_io()?).await
+    }
+}
+
+impl Device {
+    /// Sends any I/O command but those of Fabrics to the disk, whatever NSID it names, over a path that the disk's operations
+    /// go over: it waits for one as they do. Over a path that answers that it gives no access nothing was done, and another
+    /// one gets it. Else as [`Connection::raw_io`].
+    ///
+    /// # Errors
+    /// [`Error::Raw`]; [`Error::Foreign`], or [`Error::Io`] with [`Effect::Nothing`](crate::Effect::Nothing), when it was not
+    /// sent; else as [`Connection::admin`].
+    pub async fn raw_io(&self, command: RawCommand) -> Result<AdminReply, Error> {
+        self.send_io("a raw command", command).await
+    }
+
+    /// The same under this name.
+    pub(crate) async fn send_io(
+        &self,
+        what: &'static str,
+        mut command: RawCommand,
+    ) -> Result<AdminReply, Error> {
+        command.sqe = command.sqe.with_nsid(self.nsid());
+        let command = command.for_io()?;
+        let mut others = self.connection().paths().len();
+        loop {
+            let reply = self.ask(what, QueueKind::Io, command.clone()).await?;
+            if others == 0 || !is_of_path(reply.outcome.status) {
+                return Ok(reply);
+            }
+            others -= 1;
+        }
     }
 }
 

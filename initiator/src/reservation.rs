@@ -3,10 +3,9 @@
 //! A host registers with a key, and acquires the reservation; another that is registered takes it away with
 //! [`Device::preempt`]. With `abort`, nothing of the old holder's lands afterwards: that is the fence of a standby.
 //!
-//! Each command waits for a path as an operation does, is sent once, and goes to no other disk than the one that was
-//! opened.
+//! Each command waits for a path as an operation does, is carried out once at most, and goes to no other disk than the one
+//! that was opened.
 
-use crate::driver::QueueKind;
 use crate::raw::{IO_DATA_MAX, RawCommand};
 use crate::{Device, Effect, Error};
 use nvme_proto::Nsid;
@@ -44,7 +43,7 @@ pub struct ReservationReport {
     pub registrants: Vec<Registrant>,
 }
 
-/// The commands of reservations, for [`Connection::raw_io`](crate::Connection::raw_io).
+/// The commands of reservations, for [`Device::raw_io`].
 impl RawCommand {
     /// Reservation Register: `crkey` is the key that the host has, `nrkey` the one that it is to have.
     #[must_use]
@@ -211,7 +210,7 @@ impl Device {
 
     /// Sends a raw command to the disk that was opened; what it receives.
     async fn raw(&self, what: &'static str, command: RawCommand) -> Result<Vec<u8>, Error> {
-        let reply = self.ask(what, QueueKind::Io, command.for_io()?).await?;
+        let reply = self.send_io(what, command).await?;
         let status = reply.outcome.status;
         if status.is_success() {
             return Ok(reply.data);

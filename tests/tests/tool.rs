@@ -217,8 +217,8 @@ fn reservation_goes_over_the_path_that_leads_to_the_namespace() {
         let arguments = ["-t", "tcp", "-n", &it.site.nqn];
         it.site.call(verb, &[&arguments, more].concat()).expect("nvmf")
     };
-    fails(&mut call("resv-register", &["--nrkey", "0xabcd"]), &["Asymmetric Access Inaccessible"])
-        .expect("the only path gives no access");
+    let only = ["--nrkey", "0xabcd", "--ctrl-loss-tmo", "1"];
+    fails(&mut call("resv-register", &only), &["the device is gone"]).expect("the only path gives no access");
     let path = ["--path", &second];
     for (verb, more) in [
         ("resv-register", &["--nrkey", "0xabcd"][..]),

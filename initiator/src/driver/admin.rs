@@ -7,8 +7,9 @@ use super::policy::PathSet;
 use super::{Driver, DriverEvent};
 use crate::transport::Transport;
 use core::time::Duration;
+use nvme_proto::Nsid;
 use nvmf_host::admin::AdminCommand;
-use nvmf_host::{Association, Outcome};
+use nvmf_host::{Association, Outcome, status};
 use std::collections::VecDeque;
 
 /// The reply to an admin command.
@@ -60,10 +61,18 @@ struct Waiting {
     command: AdminCommand,
 }
 
+impl Waiting {
+    fn nsid(&self) -> Nsid {
+        self.command.command.sqe().nsid()
+    }
+}
+
 /// Commands that wait for a path, or for room.
 #[derive(Debug, Default)]
 pub(super) struct AdminCommands {
     waiting: VecDeque<Waiting>,
+    /// Those that were sent, and for which namespace.
+    sent: Vec<(u32, Nsid)>,
 }
 
 impl<T: Transport> Driver<T> {
@@ -96,7 +105,7 @@ impl<T: Transport> Driver<T> {
         }
         let heads = &self.heads;
         fail(&mut self.admin.waiting, &mut self.events, |waiting| {
-            let admission = heads.admission(waiting.command.command.sqe().nsid());
+            let admission = heads.admission(waiting.nsid());
             waiting.recipient == Recipient::OpenedDisk && matches!(admission, Admission::Fail(_))
         });
         if !self.fences.is_empty() {
@@ -104,15 +113,39 @@ impl<T: Transport> Driver<T> {
         }
         let (heads, paths) = (&self.heads, &mut self.paths);
         let mut full = [false; 2];
-        self.admin.waiting.retain(|waiting| {
+        let AdminCommands { waiting, sent } = &mut self.admin;
+        waiting.retain(|waiting| {
             let full = &mut full[usize::from(waiting.queue == QueueKind::Io)];
             if *full {
                 return true;
             }
             let Some(path) = path_for(heads, paths, waiting) else { return true };
             *full = !send(now, path, waiting);
+            if !*full {
+                sent.push((waiting.number, waiting.nsid()));
+            }
             *full
         });
+    }
+
+    /// A command that was sent has ended. What its status says of the way to its namespace counts for the next one, and for
+    /// operations.
+    pub(super) fn on_admin_reply(
+        &mut self,
+        now: Duration,
+        path: usize,
+        number: u32,
+        reply: Result<AdminReply, Unanswered>,
+    ) {
+        let sent = self.admin.sent.iter().position(|(sent, _)| *sent == number);
+        let nsid = sent.map(|at| self.admin.sent.swap_remove(at).1);
+        if let (Some(nsid), Ok(AdminReply { outcome: Outcome { status, .. }, .. })) = (nsid, &reply)
+            && status::is_of_path(*status)
+        {
+            self.paths[path].on_ana_status(now, nsid, *status);
+            self.check_heads(now, None);
+        }
+        self.events.push_back(DriverEvent::Admin(number, reply));
     }
 
     pub(super) fn fail_admin(&mut self) {
@@ -137,7 +170,7 @@ fn path_for<'a, T: Transport>(
     paths: &'a mut [Path<T>],
     waiting: &Waiting,
 ) -> Option<&'a mut Path<T>> {
-    let nsid = waiting.command.command.sqe().nsid();
+    let nsid = waiting.nsid();
     let leads = match heads.admission(nsid) {
         Admission::On(paths) => paths,
         Admission::Fail(_) => PathSet::default(),

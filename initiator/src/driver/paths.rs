@@ -176,7 +176,7 @@ impl<T: Transport> Driver<T> {
                 }
             }
             Note::GaveUp => self.on_path_given_up(now),
-            Note::Admin(number, reply) => self.events.push_back(DriverEvent::Admin(number, reply)),
+            Note::Admin(command, reply) => self.on_admin_reply(now, number, command, reply),
         }
     }
 

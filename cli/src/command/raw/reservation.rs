@@ -13,17 +13,9 @@ use nvme_proto::nvm::reservation::{
     self as resv, AcquireAction, PersistChange, RegisterAction, ReleaseAction, ReservationStatus,
     ReservationType,
 };
-use nvmf_host::status::is_of_path;
 use nvmf_initiator::raw::RawCommand;
-use nvmf_initiator::{AdminReply, Connection, ConnectionState, PathStatus};
+use nvmf_initiator::{AdminReply, Error};
 use serde_json::{Value, json};
-use std::time::{Duration, Instant};
-use tokio::time::sleep;
-
-/// How long another path may take to be connected, where the first one gives no access.
-const FIRST_TRY_TIME_MAX: Duration = Duration::from_secs(5);
-/// How often that is looked at.
-const FIRST_TRY_LOOK: Duration = Duration::from_millis(10);
 
 #[derive(clap::Args)]
 pub(crate) struct Register {
@@ -97,9 +89,9 @@ pub(crate) struct Report {
     output: PageOutput,
 }
 
-/// Sends a command for the namespace that is meant; with several paths, over another one where the first that is tried
-/// gives no access to the namespace, or is lost before it answers.
-fn send_to_any(
+/// Sends a command to the namespace that is meant, where its operations go; over another path again where one is lost before it
+/// answers.
+fn send_to_disk(
     target: &NamespaceArguments,
     what: &str,
     command: impl FnOnce(Nsid) -> RawCommand,
@@ -110,33 +102,22 @@ fn send_to_any(
         let (connection, _) = connect(options).await?;
         let sent = async {
             let nsid = nsid(target, &connection)?;
+            let device = connection.open(nsid)?;
             let (command, waiting) = (command(nsid), Waiting::new(target, &connection, nsid));
             let mut was_lost = false;
             for _ in 0..others {
-                // Whatever the controller that was lost may still carry out is over before another one gets it.
-                match waiting.tell(connection.raw_io(command.clone())).await {
-                    Ok(reply) if is_of_path(reply.outcome.status) => each_path_was_tried(&connection).await,
-                    Ok(reply) => return answered(reply, what, was_lost),
-                    Err(_) => was_lost = true,
+                match waiting.tell(device.raw_io(command.clone())).await {
+                    // Whatever the controller that was lost may still carry out is over before another one gets it.
+                    Err(Error::Association { .. } | Error::Closed) => was_lost = true,
+                    reply => return answered(reply?, what, was_lost),
                 }
             }
-            answered(waiting.tell(connection.raw_io(command)).await?, what, was_lost)
+            answered(waiting.tell(device.raw_io(command)).await?, what, was_lost)
         }
         .await;
         connection.close().await;
         sent
     })
-}
-
-/// Ends when no path is being connected for the first time any more, so that the next command has all that are there.
-async fn each_path_was_tried(connection: &Connection) {
-    let deadline = Instant::now() + FIRST_TRY_TIME_MAX;
-    let is_open = |path: &PathStatus| {
-        path.lost.is_none() && (path.state != ConnectionState::Live || path.access.is_empty())
-    };
-    while connection.paths().iter().any(is_open) && Instant::now() < deadline {
-        sleep(FIRST_TRY_LOOK).await;
-    }
 }
 
 /// A reply to a command that, before, was sent over a path that `was_lost`.
@@ -151,7 +132,7 @@ fn answered(reply: AdminReply, what: &str, was_lost: bool) -> Result<AdminReply>
 
 /// Sends a command that changes something.
 fn change(target: &NamespaceArguments, what: &str, command: impl FnOnce(Nsid) -> RawCommand) -> Result<()> {
-    send_to_any(target, what, command).map(drop)
+    send_to_disk(target, what, command).map(drop)
 }
 
 impl Register {
@@ -201,7 +182,7 @@ impl Release {
 
 impl Report {
     pub(crate) fn run(&self) -> Result<()> {
-        let reply = send_to_any(&self.target, "Reservation Report", RawCommand::reservation_report)?;
+        let reply = send_to_disk(&self.target, "Reservation Report", RawCommand::reservation_report)?;
         let (status, registrants) =
             ReservationStatus::parse_extended(&reply.data).context("the controller's report is cut off")?;
         let hostid = |bytes: &[u8; 16]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();

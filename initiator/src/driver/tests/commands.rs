@@ -2,10 +2,11 @@
 
 use super::super::{DriverConfig, DriverEvent, QueueKind, Recipient, Unanswered};
 use super::rig::{BLOCK, BLOCKS, Rig, SECOND, config, read};
-use super::target::Disk;
+use super::target::{Capsule, Disk};
 use nvme_proto::admin::identify::IdentifyNamespace;
-use nvme_proto::opcode::NvmOpcode;
-use nvme_proto::{Nsid, Sqe};
+use nvme_proto::admin::log_page::AnaState;
+use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
+use nvme_proto::{Nsid, Sqe, Status};
 use nvmf_host::admin::{self, AdminCommand};
 use nvmf_host::{AdminData, Command, RecoveryPolicy};
 use zerocopy::FromBytes;
@@ -102,7 +103,7 @@ fn commands_for_a_disk_that_was_taken_away_fail_at_once() {
 #[test]
 fn commands_for_a_disk_wait_while_a_change_is_looked_into() {
     let mut rig = opened();
-    rig.target.hold_admin = Some(nvme_proto::opcode::AdminOpcode::IDENTIFY);
+    rig.target.hold_admin = Some(AdminOpcode::IDENTIFY);
     rig.target.announce();
     rig.run();
     submit(&mut rig);
@@ -132,6 +133,23 @@ fn commands_for_a_disk_go_over_the_path_that_shows_it() {
     rig.run();
     assert_eq!((rig.target_of(0).seen.len(), rig.target_of(1).seen.len()), (0, 1));
     assert_eq!(ended(&rig), [(RAW, Ok(0)), (IDENTIFY, Ok(BLOCKS as u64))]);
+}
+
+/// As an operation does: what was refused for want of access is not sent there again before there is some.
+#[test]
+fn command_that_a_path_gives_no_access_for_has_the_next_one_go_elsewhere() {
+    let mut rig = Rig::pair(config(), |_, target| target.set_access(AnaState::OPTIMIZED));
+    rig.submit(1, read(0, 1));
+    rig.run();
+    let transition = |_: &Capsule, io: bool| io.then_some(Status::ANA_TRANSITION);
+    rig.target.refuse = transition;
+    rig.target.hold_admin = Some(AdminOpcode::GET_LOG_PAGE);
+    (0..2).for_each(|path| rig.target_of(path).seen.clear());
+    for (number, seen) in [(1, (1, 0)), (2, (1, 1))] {
+        rig.driver.submit_command(number, QueueKind::Io, Recipient::OpenedDisk, reservation_report());
+        rig.run();
+        assert_eq!((rig.target_of(0).seen.len(), rig.target_of(1).seen.len()), seen, "{:?}", ended(&rig));
+    }
 }
 
 #[test]
