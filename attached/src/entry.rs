@@ -82,8 +82,14 @@ pub struct AttachedPath {
     pub address: String,
     /// The transport: `rdma`, `tcp`.
     pub transport: String,
+    /// The name that its address is looked up by, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     /// The address that it is connected from, where one was chosen.
     pub source: Option<String>,
+    /// The network interface that it is connected through, where one was chosen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
     /// Its controller (CNTLID); `None` while it is away.
     pub cntlid: Option<u16>,
     /// Its state: live, reconnecting, foreign, lost.

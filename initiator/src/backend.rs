@@ -66,15 +66,18 @@ impl RemoteBackend<AnyTransport> {
     /// these options, those of the backend, say of every path. [`RemoteBackend::paths`] has it last.
     ///
     /// # Errors
-    /// When there are too many paths, or the system lacks a resource.
+    /// When there are too many paths, or the system lacks a resource; when one of the options' paths has TLS, and this one has
+    /// none.
     pub fn add_path(&mut self, options: &Options, path: &PathOptions) -> Result<(), Error> {
+        options.check_added(path)?;
+        let cannot = |reason| Error::System { what: "cannot add a path", reason };
         let mut one = options.clone();
         one.paths = vec![path.clone()];
         for (route, mut factory) in one.more_paths() {
-            let transport = factory().map_err(system)?;
+            let transport = factory().map_err(cannot)?;
             self.driver
                 .add_path(transport, route, Some(factory), self.start.elapsed())
-                .map_err(|error| cannot_start(options, error))?;
+                .map_err(|error| cannot(error.to_string()))?;
         }
         self.happened += 1;
         Ok(())

@@ -147,6 +147,31 @@ impl PathOptions {
     pub fn new(address: SocketAddr, transport: TransportOptions) -> Self {
         Self { address, address_source: None, transport, source: None }
     }
+
+    /// The network interface that it goes through; `None`: whichever the system chooses.
+    #[must_use]
+    pub fn interface(&self) -> Option<&str> {
+        match &self.transport {
+            TransportOptions::Rdma => None,
+            TransportOptions::Tcp(options) => options.interface.as_deref(),
+        }
+    }
+
+    /// Whether both lead from the same place to the same place, over the same transport. Where one has a name, names are
+    /// compared: what address a name has may change, and which it has now may not be known.
+    #[must_use]
+    pub fn is_same_way(&self, other: &Self) -> bool {
+        let name = |path: &Self| path.address_source.as_ref().and_then(|it| it.name()).map(str::to_owned);
+        let (own, others) = (name(self), name(other));
+        let is_same_place = match own.is_some() || others.is_some() {
+            true => own == others && self.address.port() == other.address.port(),
+            false => self.address == other.address,
+        };
+        let source = |path: &Self| path.source.map(|source| source.ip());
+        is_same_place
+            && core::mem::discriminant(&self.transport) == core::mem::discriminant(&other.transport)
+            && (source(self), self.interface()) == (source(other), other.interface())
+    }
 }
 
 /// What carries the commands.
@@ -215,6 +240,35 @@ impl Options {
             wait_for_disk: true,
             spin: Duration::from_micros(500),
         }
+    }
+
+    /// Its paths: the one of its address first, then [`Options::paths`].
+    pub fn all_paths(&self) -> impl Iterator<Item = PathOptions> + '_ {
+        let first = PathOptions {
+            address: self.address,
+            address_source: self.address_source.clone(),
+            transport: self.transport.clone(),
+            source: self.source,
+        };
+        core::iter::once(first).chain(self.paths.iter().cloned())
+    }
+
+    /// Whether what goes over a path with these options is protected by TLS.
+    fn protects(&self, path: &PathOptions) -> bool {
+        let concat = self.authentication.as_ref().is_some_and(|it| it.concat);
+        matches!(&path.transport, TransportOptions::Tcp(options) if options.tls.is_some() || concat)
+    }
+
+    /// Checks that a path that is added does not go in the clear beside others that have TLS: who could be on the way there
+    /// would have what these protect.
+    pub(crate) fn check_added(&self, path: &PathOptions) -> Result<(), Error> {
+        if self.protects(path) || !self.all_paths().any(|other| self.protects(&other)) {
+            return Ok(());
+        }
+        Err(Error::System {
+            what: "cannot add a path",
+            reason: format!("the one over {} would go in the clear, and the others have TLS", path.address),
+        })
     }
 
     /// Which provider leads to the controller.
@@ -373,5 +427,63 @@ impl Options {
                 .iter()
                 .fold(u64::from(std::process::id()), |seed, &byte| seed.rotate_left(7) ^ u64::from(byte)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(address: &str) -> PathOptions {
+        PathOptions::new(address.parse().unwrap(), TransportOptions::Tcp(TcpOptions::default()))
+    }
+
+    fn named(name: &str, address: &str) -> PathOptions {
+        PathOptions { address_source: Some(AddressSource::of_name(name, || None)), ..tcp(address) }
+    }
+
+    #[test]
+    fn ways_are_the_same_from_one_place_to_one_place() {
+        let first = tcp("192.0.2.1:4420");
+        let mut through = first.clone();
+        if let TransportOptions::Tcp(options) = &mut through.transport {
+            options.interface = Some("eth1".to_owned());
+        }
+        let from = PathOptions { source: Some("192.0.2.9:0".parse().unwrap()), ..first.clone() };
+        let rdma = PathOptions::new(first.address, TransportOptions::Rdma);
+        let ways = [first, through, from, rdma, tcp("192.0.2.1:4421"), named("a", "192.0.2.1:4420")];
+        for (at, way) in ways.iter().enumerate() {
+            let same: Vec<_> = (0..ways.len()).filter(|&other| way.is_same_way(&ways[other])).collect();
+            assert_eq!(same, [at], "{way:?}");
+        }
+        // A name is the same whatever its address is now, and two of them are two while neither has any.
+        assert!(named("a", "0.0.0.0:4420").is_same_way(&named("a", "192.0.2.1:4420")));
+        assert!(!named("a", "0.0.0.0:4420").is_same_way(&named("b", "0.0.0.0:4420")));
+        assert!(!named("a", "0.0.0.0:4420").is_same_way(&named("a", "0.0.0.0:4421")));
+    }
+
+    #[test]
+    fn path_in_the_clear_is_not_added_beside_one_with_tls() {
+        let nqn: Nqn = "nqn.2026-11.com.example:disk".parse().unwrap();
+        let host = HostIdentity { nqn, id: nvme_proto::HostId([1; 16]) };
+        let mut secure = tcp("192.0.2.2:4420");
+        if let TransportOptions::Tcp(options) = &mut secure.transport {
+            options.tls = Some(crate::TlsOptions::of_keyring("none"));
+        }
+        let (clear, rdma) = (tcp("192.0.2.3:4420"), PathOptions::new(secure.address, TransportOptions::Rdma));
+        let mut options = Options::over(tcp("192.0.2.1:4420"), nqn, host);
+        assert!(options.check_added(&clear).is_ok() && options.check_added(&secure).is_ok());
+        options.paths.push(secure.clone());
+        assert!(options.check_added(&secure).is_ok());
+        for path in [&clear, &rdma] {
+            let error = options.check_added(path).unwrap_err().to_string();
+            assert!(error.contains("would go in the clear"), "{error}");
+        }
+        // A key that an authentication makes is for every path over tcp.
+        options.paths.clear();
+        let secret = nvmf_auth::Secret::parse("DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:");
+        let secrets = Secrets { host: secret.unwrap(), controller: None };
+        options.authentication = Some(AuthenticationOptions::new(secrets).with_concat(true));
+        assert!(options.check_added(&clear).is_ok() && options.check_added(&rdma).is_err());
     }
 }

@@ -749,3 +749,44 @@ fn server_that_does_not_answer_is_said_to() {
     it.detach_all();
     it.target.stop().expect("a clean stop");
 }
+
+#[test]
+fn path_that_cannot_be_made_is_no_path_and_the_next_server_knows_nothing_of_it() {
+    let it = Rig::start("no-path", 1);
+    // As many as there may be: most of them lead to nobody.
+    let others: Vec<_> = (2..=63).map(|number| format!("--path=127.0.0.{number}:1")).collect();
+    let others: Vec<_> = others.iter().map(String::as_str).collect();
+    let disk = it.attach(&others);
+    let place = disk["socket"].as_str().expect("a socket");
+    let add = |path: &str| it.site.local(&["add-path", place, path]).expect("nvmf");
+    let second = format!("127.0.0.1:{}", it.second_port);
+    let said = succeeds(&mut add(&second)).expect("the last one that there may be");
+    assert!(said.contains(&format!("{second} is a path of")), "{said}");
+    fails(&mut add("127.0.0.77"), &["at most 64 paths"]).expect("one too many");
+    succeeds(&mut add(&second)).expect("it is there already");
+    let paths = |disk: &Value| disk["paths"].as_array().map_or(0, Vec::len);
+    assert_eq!(paths(&it.disks()[0]), 64);
+    let entry = it.site.registry().join(format!("{}.json", disk["pid"]));
+    let entry = std::fs::read_to_string(entry).expect("the disk's entry");
+    let entry: Value = serde_json::from_str(&entry).expect("JSON");
+    assert_eq!(entry["added_paths"], serde_json::json!([second]));
+    it.detach_all();
+    it.target.stop().expect("a clean stop");
+}
+
+/// One that has no socket for questions, as those of earlier versions.
+#[test]
+fn server_without_a_socket_for_questions_connects_again_at_a_signal() {
+    let mut it = Rig::start("signal", 1);
+    let disk = it.attach(&["--ctrl-loss-tmo", "1"]);
+    let place = disk["socket"].as_str().expect("a socket");
+    it.target.kill().expect("it ran");
+    process::until_within("it is given up", PATIENCE, || it.state() == "lost").expect("it is");
+    let pid = it.disks()[0]["pid"].as_u64().expect("a server");
+    std::fs::remove_file(it.site.registry().join(format!("{pid}.ask"))).expect("its socket");
+    it.target = it.site.serve().expect("a target");
+    succeeds(&mut it.site.local(&["reconnect", place]).expect("nvmf")).expect("connected");
+    assert_eq!(it.state(), "live");
+    it.detach_all();
+    it.target.stop().expect("a clean stop");
+}

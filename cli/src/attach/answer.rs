@@ -19,12 +19,19 @@ use tokio::time::timeout;
 
 /// How long a question and its answer may take, on both sides.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The same of one for whose answer a name may have to be looked up.
+const LOOK_UP_PATIENCE: Duration = Duration::from_secs(20);
 /// Bytes of a question.
 const QUESTION_MAX: u64 = 1024;
 /// Bytes of an answer.
 const ANSWER_MAX: u64 = 1 << 20;
 /// The server has no socket for questions, or does not know this one.
-const OTHER_VERSION: &str = "its server is of another version, which does not know this request: nvmf upgrade has the disk served by this one";
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "its server is of another version, which does not know this request: nvmf upgrade has the disk served by this one"
+)]
+pub(super) struct OtherVersion;
+
 /// Who asks at once; others are turned away.
 const ASKERS_MAX: usize = 16;
 
@@ -42,6 +49,12 @@ pub(crate) enum Question {
     Reconnect,
     /// To use one more path, named as `--path` does.
     AddPath(String),
+}
+
+impl Question {
+    fn patience(&self) -> Duration {
+        if matches!(self, Self::AddPath(_)) { LOOK_UP_PATIENCE } else { PATIENCE }
+    }
 }
 
 /// What it says.
@@ -92,54 +105,56 @@ impl Answers {
         let (control, further) = (Arc::clone(control), self.further.clone());
         tokio::spawn(async move {
             let _place = place;
-            let _ = timeout(PATIENCE, answer(stream, &control, further)).await;
+            let _ = answer(stream, &control, further).await;
         });
     }
 }
 
-async fn answer(stream: UnixStream, control: &Control, further: Further) -> Result<()> {
+async fn answer(stream: UnixStream, control: &Arc<Control>, further: Further) -> Result<()> {
     let mut stream = AsyncBufReader::new(stream);
     let mut line = String::new();
-    (&mut stream).take(QUESTION_MAX).read_line(&mut line).await?;
-    let answer = match serde_json::from_str(&line) {
-        Ok(Question::Statistics) => Answer::Statistics(Box::new(control.counters().get())),
-        Ok(Question::Rescan) => {
-            control.rescan();
-            Answer::Done
-        }
-        Ok(Question::Reset) => {
-            control.reset();
-            Answer::Done
-        }
-        Ok(Question::Reconnect) => {
-            control.reconnect();
-            Answer::Done
-        }
-        Ok(Question::AddPath(name)) => {
-            let named = name.clone();
-            // A name may have to be looked up.
-            match spawn_blocking(move || further.path(&named)).await? {
-                Ok(path) => {
-                    control.add_path(name, &path);
-                    Answer::Done
-                }
-                Err(error) => Answer::Refused(chain(&error)),
-            }
-        }
+    timeout(PATIENCE, (&mut stream).take(QUESTION_MAX).read_line(&mut line)).await??;
+    let answer = match serde_json::from_str::<Question>(&line) {
+        Ok(question) => timeout(question.patience(), answer_to(question, control, further)).await?,
         Err(_) => Answer::Unknown,
     };
     let mut line = serde_json::to_vec(&answer)?;
     line.push(b'\n');
-    Ok(stream.get_mut().write_all(&line).await?)
+    Ok(timeout(PATIENCE, stream.get_mut().write_all(&line)).await??)
+}
+
+async fn answer_to(question: Question, control: &Arc<Control>, further: Further) -> Answer {
+    match question {
+        Question::Statistics => return Answer::Statistics(Box::new(control.counters().get())),
+        Question::Rescan => control.rescan(),
+        Question::Reset => control.reset(),
+        Question::Reconnect => control.reconnect(),
+        Question::AddPath(name) => {
+            // Whoever asked may have gone when it is made: it is written down all the same.
+            let made = tokio::spawn(add_path(Arc::clone(control), further, name)).await;
+            if let Err(error) = made.map_err(Into::into).flatten() {
+                return Answer::Refused(chain(&error));
+            }
+        }
+    }
+    Answer::Done
+}
+
+/// Has the disk's threads use the path that `--path` names so.
+async fn add_path(control: Arc<Control>, further: Further, name: String) -> Result<()> {
+    let named = name.clone();
+    // A name may have to be looked up.
+    let path = spawn_blocking(move || further.path(&named)).await??;
+    control.add_path(name, &path).await.map_err(|reason| anyhow!("{reason}"))
 }
 
 /// Asks the server whose socket lies there; what it says of its statistics, if it was asked for them.
 pub(super) fn ask(path: &Path, question: &Question) -> Result<Option<Statistics>> {
     let stream = BlockingStream::connect(path).map_err(|error| match error.kind() {
-        ErrorKind::NotFound => anyhow!("{OTHER_VERSION}"),
+        ErrorKind::NotFound => anyhow!(OtherVersion),
         _ => anyhow!(error).context("its server cannot be asked"),
     })?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(question.patience()))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut line = serde_json::to_vec(question)?;
     line.push(b'\n');
@@ -151,7 +166,7 @@ pub(super) fn ask(path: &Path, question: &Question) -> Result<Option<Statistics>
         Ok(Answer::Statistics(statistics)) => Ok(Some(*statistics)),
         Ok(Answer::Done) => Ok(None),
         Ok(Answer::Refused(reason)) => bail!("{reason}"),
-        Ok(Answer::Unknown) => bail!("{OTHER_VERSION}"),
+        Ok(Answer::Unknown) => bail!(OtherVersion),
         Err(_) => bail!("its server's answer cannot be read"),
     }
 }
@@ -162,7 +177,7 @@ mod tests {
     use std::os::unix::net::UnixListener as BlockingListener;
 
     /// What is said of a question to a server that answers with this line.
-    fn said(line: &'static str) -> String {
+    fn said(line: &'static str) -> anyhow::Error {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("1.ask");
         let listener = BlockingListener::bind(&path).unwrap();
@@ -173,18 +188,18 @@ mod tests {
             (&stream).write_all(line.as_bytes()).unwrap();
             question
         });
-        let said = ask(&path, &Question::Reset).unwrap_err().to_string();
+        let said = ask(&path, &Question::Reset).unwrap_err();
         assert_eq!(server.join().unwrap(), "\"reset\"\n");
         said
     }
 
     #[test]
     fn server_of_another_version_is_said_to_be_that() {
-        assert_eq!(said("\"unknown\"\n"), OTHER_VERSION);
-        assert_eq!(said("{\"newer\":1}\n"), "its server's answer cannot be read");
-        assert_eq!(said(""), "its server's answer cannot be read");
+        assert!(said("\"unknown\"\n").is::<OtherVersion>());
+        assert_eq!(said("{\"newer\":1}\n").to_string(), "its server's answer cannot be read");
+        assert_eq!(said("").to_string(), "its server's answer cannot be read");
         let folder = tempfile::tempdir().unwrap();
         let nobody = ask(&folder.path().join("1.ask"), &Question::Reset).unwrap_err();
-        assert_eq!(nobody.to_string(), OTHER_VERSION, "it has no socket");
+        assert!(nobody.is::<OtherVersion>(), "it has no socket: {nobody}");
     }
 }

@@ -1,6 +1,6 @@
 //! Asking the server of an attached disk for something, and waiting for it.
 
-use super::answer::{self, Question};
+use super::answer::{self, OtherVersion, Question};
 use super::counted::Statistics;
 use super::detach::Process;
 use super::process::pid_namespace;
@@ -31,7 +31,11 @@ impl Listed {
 
     /// Has the disk's server connect again now, also to a target that was given up, and waits until it has.
     pub(crate) fn reconnect(&self) -> Result<()> {
-        self.ask(&Question::Reconnect)?;
+        match self.ask(&Question::Reconnect) {
+            // All versions are asked by this signal.
+            Err(error) if error.is::<OtherVersion>() => self.signal(Signal::USR1)?,
+            asked => asked?,
+        }
         let live = |disk: &Attachment| disk.state == State::Live;
         match self.until(RECONNECT_TIME_MAX, live) {
             Some(disk) if live(&disk) => Ok(()),

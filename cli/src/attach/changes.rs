@@ -116,8 +116,11 @@ fn together(each: &[Change]) -> Change {
     let mut paths: Vec<AttachedPath> = Vec::new();
     for path in each.iter().flat_map(|change| &change.paths) {
         let is_same = |other: &&mut AttachedPath| {
-            (&other.address, &other.transport, &other.source)
-                == (&path.address, &path.transport, &path.source)
+            let way = |path: &AttachedPath| {
+                let AttachedPath { address, transport, name, source, interface, .. } = path.clone();
+                (address, transport, name, source, interface)
+            };
+            way(other) == way(path)
         };
         match paths.iter_mut().find(is_same) {
             Some(other) if badness(path.state) > badness(other.state) => *other = path.clone(),

@@ -7,6 +7,7 @@ use nvmf_initiator::PathOptions;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::{Notify, oneshot};
 
 /// How the threads that serve a disk are to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,8 +28,18 @@ pub(super) struct Control {
     end: AtomicU8,
     /// The paths that were added, as they were named.
     added: Mutex<Vec<String>>,
+    /// There is one more of these.
+    was_added: Notify,
     counters: Arc<Counters>,
     lines: Mutex<Vec<Arc<Line>>>,
+}
+
+/// A path that a thread is to make.
+#[derive(Debug)]
+pub(super) struct NewPath {
+    pub(super) options: PathOptions,
+    /// Told when it is made, or why it cannot be.
+    pub(super) made: oneshot::Sender<Result<(), String>>,
 }
 
 /// How one of the threads is reached.
@@ -39,7 +50,7 @@ pub(super) struct Line {
     reset: AtomicBool,
     /// There are some in `paths`.
     add_paths: AtomicBool,
-    paths: Mutex<Vec<PathOptions>>,
+    paths: Mutex<Vec<NewPath>>,
     /// The thread was woken; set after that.
     rung: AtomicBool,
     wakeup: EventFd,
@@ -88,18 +99,25 @@ impl Control {
         self.each(|line| line.set(&line.reconnect));
     }
 
-    /// Has the threads connect over one more path, which has this name.
-    pub(super) fn add_path(&self, name: String, path: &PathOptions) {
+    /// Has each thread make one more path, and has its name written down when all have.
+    ///
+    /// # Errors
+    /// Why one of them cannot. Those that could keep it, and say that they have it when they are asked again.
+    pub(super) async fn add_path(&self, name: String, path: &PathOptions) -> Result<(), String> {
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let asked: Vec<_> = lines.iter().map(|line| line.add_path(path.clone())).collect();
+        for made in asked {
+            made.await.unwrap_or_else(|_| Err("its server is ending".to_owned()))?;
+        }
         self.added.lock().unwrap_or_else(PoisonError::into_inner).push(name);
-        self.each(|line| {
-            line.paths.lock().unwrap_or_else(PoisonError::into_inner).push(path.clone());
-            line.set(&line.add_paths);
-        });
+        self.was_added.notify_one();
+        Ok(())
     }
 
-    /// The paths that were added, as they were named.
-    pub(super) fn added(&self) -> Vec<String> {
-        self.added.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The paths that were added since this was asked last, as they were named, as soon as there are some.
+    pub(super) async fn added(&self) -> Vec<String> {
+        self.was_added.notified().await;
+        core::mem::take(&mut *self.added.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Has the threads end. What was asked for before is not taken back.
@@ -130,6 +148,14 @@ impl Line {
         self.wake();
     }
 
+    /// What hears when the thread has made this path.
+    fn add_path(&self, options: PathOptions) -> oneshot::Receiver<Result<(), String>> {
+        let (made, is_made) = oneshot::channel();
+        self.paths.lock().unwrap_or_else(PoisonError::into_inner).push(NewPath { options, made });
+        self.set(&self.add_paths);
+        is_made
+    }
+
     fn wake(&self) {
         // A full counter has rung already.
         let _ = self.wakeup.write(1);
@@ -152,7 +178,7 @@ impl Line {
     }
 
     /// The paths to add; each once.
-    pub(super) fn takes_paths(&self) -> Vec<PathOptions> {
+    pub(super) fn takes_paths(&self) -> Vec<NewPath> {
         match take(&self.add_paths) {
             true => core::mem::take(&mut *self.paths.lock().unwrap_or_else(PoisonError::into_inner)),
             false => Vec::new(),

@@ -178,9 +178,9 @@ impl Registry {
             disk.state = State::Killed;
             // Nobody is connected.
             for path in &mut disk.paths {
-                let AttachedPath { address, transport, source, .. } = std::mem::take(path);
-                *path =
-                    AttachedPath { address, transport, source, state: State::Killed, ..Default::default() };
+                let AttachedPath { address, transport, name, source, interface, .. } = std::mem::take(path);
+                let (state, rest) = (State::Killed, AttachedPath::default());
+                *path = AttachedPath { address, transport, name, source, interface, state, ..rest };
             }
             disk.reason = Some(format!(
                 "its server, process {pid}, is gone{reason}: what it is asked for waits; nvmf attach with the same arguments takes it over, nvmf detach clears it away"

@@ -1,7 +1,7 @@
 //! A remote namespace on the thread that serves it as a disk: connected, watched, and left in order.
 
 use super::changes::{Change, Changes, Properties};
-use super::control::{Control, Line};
+use super::control::{Control, Line, NewPath};
 use super::counted::Counted;
 use super::fence::{Fence, FenceFile, FencePart};
 use super::serve::{lock_disk, refuse_left};
@@ -16,11 +16,9 @@ use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Tag};
 use nvmf_host::{ControllerInfo, Namespace, NamespaceIdentity};
 use nvmf_initiator::transport::AnyTransport;
 use nvmf_initiator::{
-    ConnectionState, NamespaceState, Options, PathOptions, PathStatus, RemoteBackend, SharedFences,
-    TransportOptions,
+    ConnectionState, Error, NamespaceState, Options, PathOptions, PathStatus, RemoteBackend, SharedFences,
 };
 use nvmf_spin::Spin;
-use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -99,11 +97,24 @@ pub(super) struct Found {
     pub(super) paths: Vec<AttachedPath>,
 }
 
+/// The paths that the disk was given under the server before. Nobody waits for a name to be looked up: its path is away until
+/// then.
+fn added(origin: &Origin) -> Vec<PathOptions> {
+    let further = &origin.options.further;
+    let path = |name: &String| {
+        let path = further.path_later(name);
+        path.inspect_err(|error| tracing::warn!("the path {name} is left out: {}", chain(error))).ok()
+    };
+    origin.before.iter().flat_map(|before| &before.added_paths).filter_map(path).collect()
+}
+
 /// What the connections to one disk have in common.
 struct Setting {
     found: Found,
     shared_fences: SharedFences,
     reached: Options,
+    /// The paths that it was given since it was attached.
+    added: Vec<PathOptions>,
     identity: NamespaceIdentity,
     unknown_quiesce: Duration,
 }
@@ -128,6 +139,8 @@ pub(super) struct Remote {
     shared_fences: SharedFences,
     /// How its target was reached.
     reached: Options,
+    /// Its paths, as they were wanted: those of `reached`, and those that were added.
+    wanted: Vec<PathOptions>,
     /// Which disk it is.
     identity: NamespaceIdentity,
     /// How long the commands of a controller that was never connected may be carried out.
@@ -193,7 +206,14 @@ impl Remote {
                 origin,
                 control,
                 changes,
-                Setting { found, shared_fences: SharedFences::default(), reached, identity, unknown_quiesce },
+                Setting {
+                    found,
+                    shared_fences: SharedFences::default(),
+                    reached,
+                    added: added(origin),
+                    identity,
+                    unknown_quiesce,
+                },
             )?
         };
         if origin.before.is_none() {
@@ -234,6 +254,7 @@ impl Remote {
                 found: self.found.clone(),
                 shared_fences: self.shared_fences.clone(),
                 reached: self.reached.clone(),
+                added: self.wanted[self.reached.all_paths().count()..].to_vec(),
                 identity: self.identity.clone(),
                 unknown_quiesce: self.unknown_quiesce,
             },
@@ -247,13 +268,12 @@ impl Remote {
         changes: Changes,
         setting: Setting,
     ) -> Result<Self> {
-        let Setting { found, shared_fences, reached, identity, unknown_quiesce } = setting;
+        let Setting { found, shared_fences, reached, added, identity, unknown_quiesce } = setting;
         backend.share_fences(&shared_fences);
         // What is issued first may be issued before the controller is known here.
         let (fence, fenced) = (origin.fence.part(), Fence::new(&backend.impacted(unknown_quiesce)));
         fence.write(Some(fenced.clone()))?;
         let counted = Counted::new(backend, Arc::clone(control.counters()));
-        let added = origin.before.iter().flat_map(|before| &before.added_paths);
         let mut remote = Self {
             properties: found.namespace.geometry.into(),
             was_cached: found.namespace.geometry.volatile_write_cache,
@@ -267,6 +287,7 @@ impl Remote {
             fenced,
             shared_fences,
             spin_max: reached.spin,
+            wanted: reached.all_paths().collect(),
             reached,
             identity,
             unknown_quiesce,
@@ -274,35 +295,23 @@ impl Remote {
             start: Instant::now(),
             _lock: None,
         };
-        for name in added {
-            match origin.options.further.path(name) {
-                Ok(path) => remote.add_path(&path),
-                Err(error) => tracing::warn!("the path {name} is left out: {}", chain(&error)),
+        for path in added {
+            if let Err(error) = remote.add_path(path) {
+                tracing::error!("a path that was added cannot be used: {}", chain(&error.into()));
             }
         }
         Ok(remote)
     }
 
     /// Adds a path, unless it is there; then what is not connected is tried at once, also what was given up.
-    fn add_path(&mut self, path: &PathOptions) {
+    fn add_path(&mut self, path: PathOptions) -> Result<(), Error> {
         let backend = &mut self.backend.inner;
-        let is_tcp = matches!(path.transport, TransportOptions::Tcp(_));
-        let source = |source: Option<SocketAddr>| source.map(|source| source.ip());
-        let name = path.address_source.as_ref().and_then(|source| source.name());
-        let is_it = |other: &PathStatus| {
-            let is_there = other.address == path.address
-                || name.is_some()
-                    && other.name.as_deref() == name
-                    && other.address.port() == path.address.port();
-            let over_tcp = other.transport == TransportType::TCP;
-            is_there && over_tcp == is_tcp && source(other.source) == source(path.source)
-        };
-        if !backend.paths().iter().any(is_it)
-            && let Err(error) = backend.add_path(&self.reached, path)
-        {
-            tracing::error!("the path over {} cannot be used: {}", path.address, chain(&error.into()));
+        if !self.wanted.iter().any(|other| other.is_same_way(&path)) {
+            backend.add_path(&self.reached, &path)?;
+            self.wanted.push(path);
         }
         backend.reconnect();
+        Ok(())
     }
 
     /// Lets every path try to connect once, so that it can be said which are there.
@@ -370,8 +379,10 @@ impl Remote {
     }
 
     fn tell(&mut self) {
-        for path in self.line.takes_paths() {
-            self.add_path(&path);
+        for NewPath { options, made } in self.line.takes_paths() {
+            let added = self.add_path(options).map_err(|error| chain(&error.into()));
+            // Whoever asked may not wait any more.
+            let _ = made.send(added);
         }
         let backend = &mut self.backend.inner;
         if self.line.takes_reconnect() {
@@ -470,13 +481,15 @@ impl Remote {
         let nsid = self.found.namespace.nsid;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let at = |time: Duration| u64::try_from((now + backend.until(time)).as_millis()).ok();
-        let attached = |path: PathStatus| AttachedPath {
+        let attached = |(path, wanted): (PathStatus, &PathOptions)| AttachedPath {
             address: match &path.name {
                 Some(name) if path.address.ip().is_unspecified() => format!("{name}:{}", path.address.port()),
                 _ => path.address.to_string(),
             },
             transport: if path.transport == TransportType::TCP { "tcp" } else { "rdma" }.to_owned(),
+            name: path.name,
             source: path.source.map(|source| source.ip().to_string()),
+            interface: wanted.interface().map(str::to_owned),
             cntlid: path.controller.map(|cntlid| cntlid.0),
             state: state_of(path.state),
             ana_state: path
@@ -488,7 +501,7 @@ impl Remote {
             next_attempt: path.next_attempt.and_then(at),
             gives_up: path.gives_up_at.and_then(at),
         };
-        backend.paths().into_iter().map(attached).collect()
+        backend.paths().into_iter().zip(&self.wanted).map(attached).collect()
     }
 
     /// Flushes what was written, if that is possible until then, and ends the connection.

@@ -6,12 +6,15 @@
 //! that these threads start are bound in the same way. The thread that answers signals, and starts a guard, is not.
 
 use super::AttachOptions;
-use nvmf_initiator::TransportOptions;
+use nvmf_initiator::{Options, TransportOptions};
 use seccompiler::SeccompCmpArgLen::{Dword, Qword};
 use seccompiler::SeccompCmpOp::{Eq, MaskedEq};
 use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompCondition, SeccompFilter, SeccompRule};
 use std::collections::BTreeMap;
+use std::path::Path;
 
+/// The RDMA devices of this machine.
+const RDMA_DEVICES: &str = "/sys/class/infiniband";
 /// The kind of a socket, without its flags.
 const SOCKET_KINDS: i32 = 0xf;
 
@@ -162,15 +165,19 @@ pub(super) fn confine(options: &AttachOptions, with_socket: bool) {
     if !options.seccomp {
         return;
     }
-    let paths = options.connection.paths.iter().map(|path| &path.transport);
-    let mut transports = paths.chain([&options.connection.transport]);
-    let opens_devices = transports.any(|transport| matches!(transport, TransportOptions::Rdma));
+    let opens_devices = may_open_devices(&options.connection, Path::new(RDMA_DEVICES));
     let filtered = program(with_socket, opens_devices)
         .map_err(|error| error.to_string())
         .and_then(|program| seccompiler::apply_filter(&program).map_err(|error| error.to_string()));
     if let Err(reason) = filtered {
         tracing::warn!("the disk is served without a seccomp filter: {reason}");
     }
+}
+
+/// Whether a path may be over an RDMA device: one that there is, or, where the machine has any, one that is added later.
+fn may_open_devices(connection: &Options, devices: &Path) -> bool {
+    connection.all_paths().any(|path| matches!(path.transport, TransportOptions::Rdma))
+        || std::fs::read_dir(devices).is_ok_and(|mut devices| devices.next().is_some())
 }
 
 fn program(with_socket: bool, opens_devices: bool) -> Result<BpfProgram, BackendError> {
@@ -237,6 +244,22 @@ mod tests {
 
     fn is_refused<T>(result: io::Result<T>) -> bool {
         result.err().and_then(|error| error.raw_os_error()) == Some(libc::ENOSYS)
+    }
+
+    #[test]
+    fn devices_are_opened_where_a_path_may_be_over_one() {
+        use nvmf_initiator::{HostIdentity, PathOptions, TcpOptions};
+        let nqn = "nqn.2026-11.com.example:a".parse().unwrap();
+        let host = HostIdentity { nqn, id: nvme_proto::HostId([1; 16]) };
+        let path = |transport| PathOptions::new("192.0.2.1:4420".parse().unwrap(), transport);
+        let mut options = Options::over(path(TransportOptions::Tcp(TcpOptions::default())), nqn, host);
+        let folder = tempfile::tempdir().unwrap();
+        assert!(!may_open_devices(&options, folder.path()));
+        assert!(!may_open_devices(&options, &folder.path().join("none")));
+        std::fs::create_dir(folder.path().join("rxe0")).unwrap();
+        assert!(may_open_devices(&options, folder.path()), "such a path may be added");
+        options.paths.push(path(TransportOptions::Rdma));
+        assert!(may_open_devices(&options, &folder.path().join("none")), "its device may come back");
     }
 
     #[test]

@@ -436,8 +436,9 @@ impl Service<'_> {
                 () = sleep(ENDING_POLL), if is_ending => if self.users().await.is_empty() { break },
                 change = changed() => {
                     self.disk_is(change.properties, &tell).await;
-                    self.connection_is(change, control);
+                    self.connection_is(change);
                 }
+                names = control.added() => self.paths_were_added(names),
                 () = self.answers.next(control) => {}
                 _ = log.tick() => self.bound_log(),
             }
@@ -510,13 +511,17 @@ impl Service<'_> {
         tokio::time::timeout(IN_USE_TIME_MAX, asked).await.ok().and_then(Result::ok).unwrap_or_default()
     }
 
-    fn connection_is(&mut self, Change { state, reason, paths, .. }: Change, control: &Control) {
-        self.entry.paths = paths;
-        for name in control.added() {
+    fn paths_were_added(&mut self, names: Vec<String>) {
+        for name in names {
             if !self.entry.added_paths.contains(&name) {
                 self.entry.added_paths.push(name);
             }
         }
+        self.set(self.entry.state);
+    }
+
+    fn connection_is(&mut self, Change { state, reason, paths, .. }: Change) {
+        self.entry.paths = paths;
         // An end that is put off is what counts, and its reason.
         if self.entry.state != State::Ending {
             let untold = || self.untold.iter().flatten().cloned().reduce(|all, it| format!("{all}; {it}"));

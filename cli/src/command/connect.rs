@@ -66,11 +66,15 @@ impl Connect {
         let mut outcome = Outcome::default();
         for nsid in there.iter().map(|namespace| namespace.nsid) {
             let is_it = |it: &&Listed| it.disk.nqn == nqn.to_string() && it.disk.nsid == nsid.0;
-            if let Some(before) = listed.iter().find(is_it).filter(|_| !options.duplicate) {
+            // The same disk may be attached twice, or as another host.
+            let before: Vec<_> = listed.iter().filter(is_it).filter(|_| !options.duplicate).collect();
+            for &before in &before {
                 if let Err(error) = self.attach.add_missing_paths(before) {
                     outcome.failures.push(format!("{}: {}", before.disk, chain(&error)));
                 }
                 outcome.already.push(before.disk.clone());
+            }
+            if !before.is_empty() {
                 continue;
             }
             match attach::in_background(arguments().chain([format!("--nsid={nsid}").into()])) {

@@ -1,6 +1,6 @@
 //! `nvmf list`.
 
-use super::{Format, Output, info};
+use super::{Format, Output, info, list_subsys};
 use crate::attach::Registry;
 use crate::print::{human, line, print_json};
 use anyhow::Result;
@@ -23,7 +23,11 @@ impl List {
         let listed = Registry::of_this_user().list()?;
         let disks: Vec<_> = listed.iter().map(|listed| listed.disk.clone()).collect();
         if self.output.format == Format::Json {
-            let devices: Vec<_> = disks.iter().filter(|disk| disk.device.is_some()).map(device).collect();
+            let devices: Vec<_> = disks.iter().filter(|disk| disk.device.is_some()).collect();
+            let devices = match self.verbose {
+                true => list_subsys::detailed(&devices),
+                false => devices.into_iter().map(device).collect(),
+            };
             let disks: Vec<_> = disks.iter().map(Attachment::json).collect();
             return print_json(json!({ "disks": disks, "Devices": devices }));
         }
@@ -81,7 +85,8 @@ pub(super) fn print_table<const COLUMNS: usize>(rows: &[[String; COLUMNS]]) -> R
     Ok(())
 }
 
-/// A block device under the names of `nvme list`.
+/// A block device under the names of `nvme list`. There is no generic device to name, and nobody was asked how much of the
+/// namespace is used now.
 fn device(disk: &Attachment) -> Value {
     let record = disk.disk.clone().unwrap_or_default();
     json!({
@@ -90,10 +95,14 @@ fn device(disk: &Attachment) -> Value {
         "Firmware": record.firmware,
         "ModelNumber": record.model,
         "SerialNumber": record.serial,
-        "MaximumLBA": disk.size.checked_div(disk.block_size.into()),
+        "MaximumLBA": blocks(disk),
         "PhysicalSize": disk.size,
         "SectorSize": disk.block_size,
     })
+}
+
+pub(super) fn blocks(disk: &Attachment) -> Option<u64> {
+    disk.size.checked_div(disk.block_size.into())
 }
 
 /// A path in words, and why it is away.

@@ -1,7 +1,7 @@
 //! `nvmf list-subsys`: subsystems, the disks of each, and the paths to these.
 
 use super::attach::is_named;
-use super::list::{retry, seconds_until};
+use super::list::{blocks, retry, seconds_until};
 use super::{Format, Output};
 use crate::attach::Registry;
 use crate::print::{human, line};
@@ -25,6 +25,27 @@ pub(crate) struct ListSubsys {
 /// The disks of one subsystem that one host has attached.
 type Subsystem<'a> = Vec<&'a Attachment>;
 
+/// The subsystems of each host, by its NQN and identifier.
+type Hosts<'a> = BTreeMap<(&'a str, &'a str), BTreeMap<&'a str, Subsystem<'a>>>;
+
+fn by_host<'a>(disks: impl IntoIterator<Item = &'a Attachment>) -> Hosts<'a> {
+    let mut hosts = Hosts::new();
+    for disk in disks {
+        let host = hosts.entry((&disk.host_nqn, &disk.host_id)).or_default();
+        host.entry(&disk.nqn).or_default().push(disk);
+    }
+    hosts
+}
+
+/// Each host with its subsystems, and of each of these what `of` says, as nvme-cli has it.
+fn json_of_hosts(hosts: &Hosts<'_>, of: impl Fn(usize, &str, &Subsystem<'_>) -> Value) -> Vec<Value> {
+    let host = |((nqn, id), subsystems): (&(&str, &str), &BTreeMap<&str, Subsystem<'_>>)| {
+        let subsystems = (0..).zip(subsystems).map(|(number, (nqn, disks))| of(number, nqn, disks));
+        json!({ "HostNQN": nqn, "HostID": id, "Subsystems": subsystems.collect::<Vec<_>>() })
+    };
+    hosts.iter().map(host).collect()
+}
+
 impl ListSubsys {
     pub(crate) fn run(&self) -> Result<()> {
         let mut disks: Vec<_> = Registry::of_this_user().list()?.into_iter().map(|it| it.disk).collect();
@@ -38,19 +59,10 @@ impl ListSubsys {
             ensure!(!nqns.is_empty(), "no such disk is attached: `nvmf list` shows those that are");
             disks.retain(|disk| nqns.contains(&disk.nqn));
         }
-        let mut hosts: BTreeMap<(&str, &str), BTreeMap<&str, Subsystem<'_>>> = BTreeMap::new();
-        for disk in &disks {
-            let host = hosts.entry((&disk.host_nqn, &disk.host_id)).or_default();
-            host.entry(&disk.nqn).or_default().push(disk);
-        }
+        let hosts = by_host(&disks);
         if self.output.format == Format::Json {
-            let hosts = hosts.iter().map(|((nqn, id), subsystems)| {
-                let subsystems =
-                    (0..).zip(subsystems).map(|(number, (nqn, disks))| json_of(number, nqn, disks));
-                json!({ "HostNQN": nqn, "HostID": id, "Subsystems": subsystems.collect::<Vec<_>>() })
-            });
             // An array, as nvme-cli's: it has no place for a version.
-            return line(serde_json::to_string_pretty(&hosts.collect::<Vec<_>>())?);
+            return line(serde_json::to_string_pretty(&json_of_hosts(&hosts, json_of))?);
         }
         for ((host, _), subsystems) in &hosts {
             for (number, (nqn, disks)) in (0..).zip(subsystems) {
@@ -108,6 +120,34 @@ fn json_of(number: usize, nqn: &str, disks: &Subsystem<'_>) -> Value {
     })
 }
 
+/// Block devices as `nvme list -v -o json` has them: by host, subsystem and controller.
+pub(super) fn detailed(disks: &[&Attachment]) -> Vec<Value> {
+    json_of_hosts(&by_host(disks.iter().copied()), |number, nqn, disks| {
+        let controllers = disks.iter().flat_map(|disk| {
+            (0..).zip(&disk.paths).map(|(number, path)| {
+                let record = disk.disk.clone().unwrap_or_default();
+                let name = path_name(disk, number);
+                json!({
+                    "Controller": name, "Cntlid": path.cntlid.map(|cntlid| cntlid.to_string()),
+                    "SerialNumber": record.serial, "ModelNumber": record.model, "Firmware": record.firmware,
+                    "Transport": path.transport, "Address": address(path), "Slot": "", "Namespaces": [],
+                    "Paths": [{ "Path": name, "ANAState": path.ana_state }],
+                })
+            })
+        });
+        let namespaces = disks.iter().map(|disk| {
+            json!({
+                "NameSpace": name(disk), "NSID": disk.nsid, "MaximumLBA": blocks(disk), "PhysicalSize": disk.size,
+                "SectorSize": disk.block_size,
+            })
+        });
+        json!({
+            "Subsystem": subsystem_name(number), "SubsystemNQN": nqn,
+            "Controllers": controllers.collect::<Vec<_>>(), "Namespaces": namespaces.collect::<Vec<_>>(),
+        })
+    })
+}
+
 fn json_path(disk: &Attachment, number: usize, path: &AttachedPath) -> Value {
     let mut value = Map::new();
     let mut put = |name: &str, it: Value| value.insert(name.to_owned(), it);
@@ -150,10 +190,11 @@ fn path_name(disk: &Attachment, number: usize) -> String {
 
 /// As the kernel has it in sysfs.
 fn address(path: &AttachedPath) -> String {
+    let interface = path.interface.as_ref().map(|name| format!(",host_iface={name}")).unwrap_or_default();
     let source = path.source.as_ref().map(|source| format!(",src_addr={source}")).unwrap_or_default();
     match path.host_and_port() {
-        (host, Some(port)) => format!("traddr={host},trsvcid={port}{source}"),
-        (host, None) => format!("traddr={host}{source}"),
+        (host, Some(port)) => format!("traddr={host},trsvcid={port}{interface}{source}"),
+        (host, None) => format!("traddr={host}{interface}{source}"),
     }
 }
 
@@ -162,5 +203,43 @@ fn state(state: State) -> &'static str {
     match state {
         State::Reconnecting => "connecting",
         state => state.as_str(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn block_devices_are_listed_in_detail_as_nvme_cli_does() {
+        let path = |address: &str, cntlid, interface: Option<&str>| AttachedPath {
+            address: address.to_owned(),
+            transport: "tcp".to_owned(),
+            interface: interface.map(str::to_owned),
+            cntlid,
+            ana_state: cntlid.map(|_| "optimized".to_owned()),
+            ..AttachedPath::default()
+        };
+        let disk = Attachment {
+            nqn: "nqn.2026-11.com.example:disk".to_owned(),
+            host_nqn: "nqn.2026-11.com.example:host".to_owned(),
+            nsid: 3,
+            size: 1 << 20,
+            block_size: 512,
+            device: Some("/dev/ublkb0".into()),
+            paths: vec![path("192.0.2.1:4420", Some(7), None), path("192.0.2.1:4420", None, Some("eth1"))],
+            ..Attachment::default()
+        };
+        let hosts = detailed(&[&disk]);
+        assert_eq!(hosts[0]["HostNQN"], disk.host_nqn.as_str());
+        let subsystem = &hosts[0]["Subsystems"][0];
+        assert_eq!((&subsystem["SubsystemNQN"], hosts.len()), (&Value::from(disk.nqn.as_str()), 1));
+        let [first, second] = [0, 1].map(|at| &subsystem["Controllers"][at]);
+        assert_eq!((&first["Cntlid"], &first["Paths"][0]["ANAState"]), (&"7".into(), &"optimized".into()));
+        assert_eq!(second["Address"], "traddr=192.0.2.1,trsvcid=4420,host_iface=eth1");
+        assert_eq!(second["Cntlid"], Value::Null, "it is away");
+        let namespace = &subsystem["Namespaces"][0];
+        let (name, nsid) = (namespace["NameSpace"].as_str(), namespace["NSID"].as_u64());
+        assert_eq!((name, nsid, namespace["MaximumLBA"].as_u64()), (Some("ublkb0"), Some(3), Some(2048)));
     }
 }

@@ -599,27 +599,38 @@ impl TargetArguments {
 
     /// The only path of these options, and why it cannot be tried now.
     fn one_path(&self, nqn: Nqn) -> Result<(PathOptions, Option<anyhow::Error>)> {
-        let transport = self.transport()?;
-        let (address, problem) = match self.address(nqn) {
-            Ok(address) => (address, self.missing_source()?),
-            Err(error) if error.is::<Unresolved>() => {
-                ((Ipv4Addr::UNSPECIFIED, self.port(nqn == Nqn::DISCOVERY)).into(), Some(error))
-            }
-            Err(error) => return Err(error),
-        };
-        let mut options = PathOptions::new(address, transport);
-        options.address_source = self.address_source(nqn);
-        options.source = self.host_traddr.map(|address| (address, 0).into());
-        Ok((options, problem))
+        match self.address(nqn) {
+            Ok(address) => Ok((self.path_to(nqn, address)?, self.missing_source()?)),
+            Err(error) if error.is::<Unresolved>() => Ok((self.path_to_name(nqn)?, Some(error))),
+            Err(error) => Err(error),
+        }
     }
 
-    /// One more path beside these, as `--path` names it.
-    fn further(&self, nqn: Nqn, text: &str) -> Result<PathOptions> {
-        let argument = path(text).or_else(|problem| wrong_arguments(format!("{text}: {problem}")))?;
+    /// The same without looking a name up: it is away until that was done.
+    fn path_to_name(&self, nqn: Nqn) -> Result<PathOptions> {
+        self.path_to(nqn, (Ipv4Addr::UNSPECIFIED, self.port(nqn == Nqn::DISCOVERY)).into())
+    }
+
+    fn path_to(&self, nqn: Nqn, address: SocketAddr) -> Result<PathOptions> {
+        let mut options = PathOptions::new(address, self.transport()?);
+        options.address_source = self.address_source(nqn);
+        options.source = self.host_traddr.map(|address| (address, 0).into());
+        Ok(options)
+    }
+
+    /// The options of one more path beside these, as `--path` names it. A subsystem that is reached by TLS gets none in the clear.
+    fn further(&self, text: &str) -> Result<Self> {
+        let mut argument = path(text).or_else(|problem| wrong_arguments(format!("{text}: {problem}")))?;
+        let has_tls = self.each_path().any(|path| path.tls);
+        if (has_tls || self.concat) && argument.transport.unwrap_or(self.transport) != Transport::Tcp {
+            return wrong_arguments(format!(
+                "{text}: the disk is reached by TLS, and over rdma there is none: add a path over tcp"
+            ));
+        }
+        argument.tls |= has_tls;
         // Beside those that there are, so that it is known which options are meant for it.
         let all = Self { paths: [self.paths.clone(), vec![argument]].concat(), ..self.clone() };
-        let further = all.each_path().last().map(|path| path.one_path(nqn)).context("it is no path")?;
-        further.map(|(options, _)| options)
+        all.each_path().last().context("it is no path")
     }
 
     /// How to connect to this subsystem.
@@ -659,7 +670,16 @@ pub(crate) struct Further {
 impl Further {
     /// The path that `--path` would name so.
     pub(crate) fn path(&self, name: &str) -> Result<PathOptions> {
-        self.target.further(self.nqn, name)
+        self.target.further(name)?.one_path(self.nqn).map(|(path, _)| path)
+    }
+
+    /// The same, without waiting for a name to be looked up.
+    pub(crate) fn path_later(&self, name: &str) -> Result<PathOptions> {
+        let path = self.target.further(name)?;
+        match path.address_source(self.nqn) {
+            Some(_) => path.path_to_name(self.nqn),
+            None => path.one_path(self.nqn).map(|(path, _)| path),
+        }
     }
 }
 
@@ -693,35 +713,58 @@ mod tests {
 
     #[test]
     fn name_is_looked_up_again_and_an_address_is_not() {
-        use clap::Parser;
-        #[derive(Parser)]
-        struct Call {
-            #[command(flatten)]
-            target: TargetArguments,
-        }
-        let target = |name| Call::parse_from(["nvmf", "-t", "tcp", "-a", name]).target;
         for address in ["192.0.2.1", "2001:db8::1", "[2001:db8::1]"] {
-            assert!(target(address).address_source(Nqn::DISCOVERY).is_none());
+            assert!(target(&["-a", address]).address_source(Nqn::DISCOVERY).is_none());
         }
-        assert!(target("localhost").address_source(Nqn::DISCOVERY).is_some());
+        assert!(target(&["-a", "localhost"]).address_source(Nqn::DISCOVERY).is_some());
         let nqn = "nqn.2026-11.com.example:disk".parse().unwrap();
-        let paths =
-            ["nvmf", "-t", "tcp", "-a", "192.0.2.1", "--path", "localhost:4421", "--path", "192.0.2.2"];
-        let paths = Call::parse_from(paths).target.path_options(nqn).unwrap();
+        let paths = ["-a", "192.0.2.1", "--path", "localhost:4421", "--path", "192.0.2.2"];
+        let paths = target(&paths).path_options(nqn).unwrap();
         let is_name: Vec<_> = paths.iter().map(|path| path.address_source.is_some()).collect();
         assert_eq!(is_name, [false, true, false], "each for itself");
     }
 
-    /// The paths that this call has.
-    fn paths(call: &[&str]) -> Result<Vec<PathOptions>> {
+    fn target(call: &[&str]) -> TargetArguments {
         use clap::Parser;
         #[derive(Parser)]
         struct Call {
             #[command(flatten)]
             target: TargetArguments,
         }
-        let target = Call::parse_from([&["nvmf", "-t", "tcp"], call].concat()).target;
-        target.path_options("nqn.2026-11.com.example:disk".parse().unwrap())
+        Call::parse_from([&["nvmf", "-t", "tcp"], call].concat()).target
+    }
+
+    /// How a disk that was attached by this call gets further paths.
+    fn further(call: &[&str]) -> Further {
+        Further { target: target(call), nqn: "nqn.2026-11.com.example:disk".parse().unwrap() }
+    }
+
+    #[test]
+    fn path_beside_others_with_tls_has_it_too_or_cannot_be() {
+        let key = "NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:";
+        let tls = |path: &PathOptions| matches!(&path.transport, TransportOptions::Tcp(tcp) if tcp.tls.is_some());
+        let one = ["-a", "127.0.0.1", "--path", "127.0.0.2,tls", "--tls-key", key];
+        for call in [&one[..], &["-a", "127.0.0.1", "--tls", "--tls-key", key]] {
+            let further = further(call);
+            assert!(tls(&further.path("127.0.0.3").unwrap()), "{call:?}");
+            assert!(tls(&further.path_later("localhost").unwrap()), "{call:?}");
+            let error = further.path("127.0.0.3/rdma").unwrap_err().to_string();
+            assert!(error.contains("the disk is reached by TLS"), "{error}");
+        }
+        assert!(!tls(&further(&["-a", "127.0.0.1"]).path("127.0.0.3").unwrap()));
+    }
+
+    #[test]
+    fn name_of_a_path_is_not_waited_for_where_that_is_not_wanted() {
+        let further = further(&["-a", "127.0.0.1"]);
+        assert!(further.path_later("localhost:4421").unwrap().address.ip().is_unspecified());
+        assert!(further.path("localhost:4421").unwrap().address.ip().is_loopback());
+        assert_eq!(further.path_later("127.0.0.2:4421").unwrap().address.to_string(), "127.0.0.2:4421");
+    }
+
+    /// The paths that this call has.
+    fn paths(call: &[&str]) -> Result<Vec<PathOptions>> {
+        target(call).path_options("nqn.2026-11.com.example:disk".parse().unwrap())
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// Before an attach that failed is tried again; doubled each time, up to [`RETRY_DELAY_MAX`].
 const RETRY_DELAY: Duration = Duration::from_secs(2);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(120);
-/// Before a disk that is in use is tried again to be detached.
+/// Before a disk that is in use is tried again to be detached, or one that could not be given a path to be given it.
 const IN_USE_DELAY: Duration = Duration::from_secs(30);
 /// Discovery controllers that are followed at once: referrals may lead in circles, and to many.
 const CONTROLLERS_MAX: usize = 256;
@@ -213,11 +213,13 @@ struct Managed {
     paths: Vec<SubsystemPath>,
     /// It is being given some.
     is_adding: bool,
+    /// One could not be given: when that is tried again.
+    add_again: Option<Duration>,
 }
 
 impl Managed {
     fn new(phase: Phase, is_ours: bool) -> Self {
-        Self { phase, is_ours, paths: Vec::new(), is_adding: false }
+        Self { phase, is_ours, paths: Vec::new(), is_adding: false, add_again: None }
     }
 }
 
@@ -260,6 +262,7 @@ impl Engine {
         let is_known = self.is_known();
         let due = |(disk, managed): (&Disk, &Managed)| match managed.phase {
             Phase::Waits { until, .. } => self.is_wanted(disk).then_some(until),
+            Phase::Attached { gone_since: None, .. } => managed.add_again.filter(|_| self.is_wanted(disk)),
             Phase::Attached { gone_since: Some(since), not_before }
                 if managed.is_ours && self.policy.detach && is_known =>
             {
@@ -334,10 +337,11 @@ impl Engine {
         self.advance(now);
     }
 
-    /// An attached disk was given its paths, or cannot be: that is tried again when the list of them is another.
-    pub(crate) fn on_paths_added(&mut self, now: Duration, disk: &Disk) {
+    /// An attached disk was given its paths, or not all of them (`false`): that is tried again.
+    pub(crate) fn on_paths_added(&mut self, now: Duration, disk: &Disk, are_added: bool) {
         if let Some(managed) = self.disks.get_mut(disk) {
             managed.is_adding = false;
+            managed.add_again = (!are_added).then_some(now + IN_USE_DELAY);
         }
         self.advance(now);
     }
@@ -517,8 +521,10 @@ impl Engine {
                 }
                 Phase::Attached { gone_since, .. } if let Some(subsystem) = subsystem => {
                     *gone_since = None;
-                    if !managed.is_adding && managed.paths != subsystem.paths {
+                    let is_due = managed.add_again.is_some_and(|at| at <= now);
+                    if !managed.is_adding && (is_due || managed.paths != subsystem.paths) {
                         (managed.is_adding, managed.paths) = (true, subsystem.paths.clone());
+                        managed.add_again = None;
                         actions.push(Action::AddPaths(disk.clone(), subsystem.clone()));
                     }
                 }

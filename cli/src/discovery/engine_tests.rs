@@ -162,26 +162,49 @@ fn paths_of_two_discovery_controllers_lead_from_where_each_is_asked() {
     );
 }
 
+/// The disks that are given paths, and how many these are.
+fn added(engine: &mut Engine) -> Vec<(Disk, usize)> {
+    let given = actions(engine).into_iter().filter_map(|action| match action {
+        Action::AddPaths(disk, subsystem) => Some((disk, subsystem.paths.len())),
+        _ => None,
+    });
+    given.collect()
+}
+
+#[test]
+fn path_that_an_attached_disk_could_not_be_given_is_tried_again() {
+    let mut engine = attached();
+    engine.on_log(NOW, &controller("d"), vec![subsystem("a", "t"), subsystem("a", "t2")]);
+    assert_eq!(added(&mut engine), [(disk("a", 1), 2)]);
+    engine.on_paths_added(NOW, &disk("a", 1), false);
+    assert!(added(&mut engine).is_empty() && engine.is_settled(), "not at once");
+    let later = engine.poll_timeout().expect("it is tried again");
+    assert!(later > NOW);
+    engine.on_timeout(later);
+    assert_eq!(added(&mut engine), [(disk("a", 1), 2)]);
+    engine.on_paths_added(later, &disk("a", 1), true);
+    assert_eq!((added(&mut engine), engine.poll_timeout()), (vec![], None));
+    // Another list is tried at once.
+    engine.on_log(later, &controller("d"), vec![subsystem("a", "t"), subsystem("a", "t3")]);
+    assert_eq!(added(&mut engine), [(disk("a", 1), 2)]);
+    engine.on_paths_added(later, &disk("a", 1), false);
+    engine.on_log(later, &controller("d"), vec![subsystem("a", "t")]);
+    assert_eq!(added(&mut engine), [(disk("a", 1), 1)]);
+}
+
 #[test]
 fn attached_disk_is_given_the_paths_that_are_listed_later_and_once_each() {
     let mut engine = attached();
     engine.on_log(NOW, &controller("d"), vec![subsystem("a", "t"), subsystem("a", "t2")]);
-    let added = |engine: &mut Engine| {
-        let words = actions(engine).into_iter().filter_map(|action| match action {
-            Action::AddPaths(disk, subsystem) => Some((disk, subsystem.paths.len())),
-            _ => None,
-        });
-        words.collect::<Vec<_>>()
-    };
     assert_eq!(added(&mut engine), [(disk("a", 1), 2)]);
     engine.on_namespaces(NOW, &seen("a"), [1]);
     assert!(!engine.is_settled() && added(&mut engine).is_empty(), "it is under way");
-    engine.on_paths_added(NOW, &disk("a", 1));
+    engine.on_paths_added(NOW, &disk("a", 1), true);
     assert!(added(&mut engine).is_empty() && engine.is_settled());
     // What is listed no more stays, and is not taken for something new.
     engine.on_log(NOW, &controller("d"), vec![subsystem("a", "t2")]);
     assert_eq!(added(&mut engine), [(disk("a", 1), 1)]);
-    engine.on_paths_added(NOW, &disk("a", 1));
+    engine.on_paths_added(NOW, &disk("a", 1), true);
     // One that somebody else attached has them looked at from the start.
     let mut engine = Engine::new(Policy::default());
     engine.on_disks(NOW, [(disk("a", 1), false)]);

@@ -167,6 +167,8 @@ struct Service {
     tell: UnboundedSender<Event>,
     events: UnboundedReceiver<Event>,
     outcome: Outcome,
+    /// Disks that could not be given all their paths, and why.
+    without_paths: BTreeMap<Disk, String>,
     /// For as many as may be attached at once: each is a process, and how many there are to be others say.
     places: Arc<Semaphore>,
     is_stopped: bool,
@@ -189,6 +191,7 @@ impl Service {
             tell,
             events,
             outcome: Outcome::default(),
+            without_paths: BTreeMap::new(),
             places: Arc::new(Semaphore::new(AT_ONCE)),
             is_stopped: false,
             status: String::new(),
@@ -252,24 +255,33 @@ impl Service {
                 self.engine.on_attached(now, &disk, false);
             }
             Event::PathsAdded(disk, added) => {
-                match added {
-                    Ok(0) => {}
-                    Ok(count) => tracing::info!(
-                        "{} namespace {} has {count} more path(s), which discovery lists",
-                        disk.nqn,
-                        disk.nsid
-                    ),
-                    Err(error) => {
-                        self.fail(format!("{} namespace {}: {}", disk.nqn, disk.nsid, chain(&error)))
-                    }
-                }
-                self.engine.on_paths_added(now, &disk);
+                self.engine.on_paths_added(now, &disk, added.is_ok());
+                self.paths_were_added(disk, added);
             }
             Event::Detached(disk, how) => self.engine.on_detached(now, &disk, how),
             Event::Failed(reason) => self.fail(reason),
         }
         self.look();
         self.act();
+    }
+
+    fn paths_were_added(&mut self, disk: Disk, added: Result<usize>) {
+        let Disk { nqn, nsid } = &disk;
+        let failure = match added {
+            Ok(count) => {
+                if count > 0 {
+                    tracing::info!("{nqn} namespace {nsid} has {count} more path(s), which discovery lists");
+                }
+                self.without_paths.remove(&disk);
+                return;
+            }
+            Err(error) => format!("{nqn} namespace {nsid}: {}", chain(&error)),
+        };
+        // It is tried again and again.
+        if self.without_paths.get(&disk) != Some(&failure) {
+            self.fail(failure.clone());
+            self.without_paths.insert(disk, failure);
+        }
     }
 
     fn fail(&mut self, reason: String) {
@@ -347,8 +359,10 @@ impl Service {
             let meant = disk.clone();
             let add = move || {
                 let listed = Registry::of_this_user().list()?;
-                let listed = listed.into_iter().find(|listed| of(&listed.disk) == meant);
-                listed.map_or(Ok(0), |listed| subsystem.add_missing_paths(&listed))
+                // The same disk may be attached twice, or as another host.
+                let each = listed.iter().filter(|listed| of(&listed.disk) == meant);
+                let added = each.map(|listed| subsystem.add_missing_paths(listed)).collect::<Vec<_>>();
+                added.into_iter().sum()
             };
             let added =
                 spawn_blocking(add).await.unwrap_or_else(|_| Err(anyhow!("the adding thread has ended")));

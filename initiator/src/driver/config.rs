@@ -77,4 +77,7 @@ pub enum StartError {
     /// There are as many paths as there may be.
     #[error("one connection has at most {PATHS_MAX} paths")]
     TooManyPaths,
+    /// The system has no descriptor left to sleep on.
+    #[error("no descriptor is left to watch the path with: allow this process more open files")]
+    NoDescriptor,
 }

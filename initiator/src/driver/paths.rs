@@ -47,7 +47,7 @@ impl<T: Transport> Driver<T> {
     /// and connected again by itself; the first connection succeeds with the first path that does.
     ///
     /// # Errors
-    /// When there are too many, or the transport lacks a resource.
+    /// When there are too many, or the transport or the system lacks a resource.
     pub fn add_path(
         &mut self,
         transport: T,
@@ -82,8 +82,11 @@ impl<T: Transport> Driver<T> {
             path.set_factory(factory);
         }
         self.paths.push(path);
+        if !self.descriptor.watch(&self.paths) {
+            self.paths.pop();
+            return Err(StartError::NoDescriptor);
+        }
         self.operations.add_path();
-        self.descriptor.watch(&self.paths);
         self.paths.iter_mut().for_each(|path| path.recovery.be_one_of_several());
         self.tell_paths(now);
         self.act(now);
