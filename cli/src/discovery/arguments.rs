@@ -1,0 +1,131 @@
+//! Controllers and subsystems as options of `nvmf`, and how to connect to them.
+
+use super::engine::{Controller, Disk, Place, Subsystem, SubsystemPath};
+use crate::command::TargetArguments;
+use anyhow::{Result, anyhow};
+use clap::parser::ValueSource;
+use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
+use nvme_proto::Nqn;
+use nvmf_initiator::Options;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Options that say where a controller is: not to be handed on to others.
+const OF_ONE_PLACE: [&str; 6] = ["transport", "traddr", "trsvcid", "nqn", "paths", "config"];
+
+/// nvme-cli's options for a controller, without a command.
+#[derive(Parser)]
+#[command(no_binary_name = true, args_override_self = true, disable_help_flag = true)]
+pub(super) struct Call {
+    #[command(flatten)]
+    pub(super) target: TargetArguments,
+    #[arg(short = 'n', long)]
+    nqn: Option<Nqn>,
+    /// Where secrets among the options are from.
+    #[arg(long, hide = true)]
+    config: Option<PathBuf>,
+}
+
+/// The options that are given, by their long names, but for those that say where a controller is.
+pub(crate) fn given(matches: &ArgMatches) -> Vec<String> {
+    let mut options = Vec::new();
+    for argument in Call::command().get_arguments() {
+        let (id, Some(long)) = (argument.get_id().as_str(), argument.get_long()) else { continue };
+        let is_given = matches.try_contains_id(id).unwrap_or_default()
+            && matches.value_source(id) == Some(ValueSource::CommandLine);
+        if !is_given || OF_ONE_PLACE.contains(&id) {
+            continue;
+        }
+        if matches!(argument.get_action(), ArgAction::SetTrue) {
+            options.push(format!("--{long}"));
+            continue;
+        }
+        let values = matches.get_raw(id).into_iter().flatten();
+        options.extend(values.map(|value| format!("--{long}={}", value.to_string_lossy())));
+    }
+    options
+}
+
+/// The discovery controller that these options name.
+pub(crate) fn controller(arguments: &[String]) -> Result<Controller> {
+    let (call, matches) = parse(arguments)?;
+    Ok(Controller { place: call.target.place(true)?, options: given(&matches) })
+}
+
+pub(super) fn parse(arguments: &[String]) -> Result<(Call, ArgMatches)> {
+    let matches = Call::command().try_get_matches_from(arguments);
+    let in_a_line = |error: clap::Error| {
+        let text = error.to_string();
+        anyhow!("{}", text.lines().next().unwrap_or_default().trim_start_matches("error: "))
+    };
+    let matches = matches.map_err(in_a_line)?;
+    let call = Call::from_arg_matches(&matches).map_err(in_a_line)?;
+    Ok((call, matches))
+}
+
+pub(super) fn is_secret(option: &str) -> bool {
+    let option =
+        option.strip_prefix("--dhchap-secret=").or_else(|| option.strip_prefix("--dhchap-ctrl-secret="));
+    option.is_some_and(crate::command::is_secret)
+}
+
+impl Place {
+    fn arguments(&self) -> [String; 3] {
+        let Self { transport, address, port } = self;
+        [format!("--transport={transport}"), format!("--traddr={address}"), format!("--trsvcid={port}")]
+    }
+}
+
+impl SubsystemPath {
+    /// As `--path` takes it.
+    pub(crate) fn text(&self) -> String {
+        let Place { transport, address, port } = &self.place;
+        let address = if address.contains(':') { format!("[{address}]") } else { address.clone() };
+        let own = self.options.iter().map(|option| option.replacen("--", ",", 1)).collect::<String>();
+        format!("{address}:{port}/{transport}{own}")
+    }
+}
+
+impl Controller {
+    /// How to connect to it.
+    pub(crate) fn connection(&self) -> Result<Options> {
+        let mut arguments = [&self.place.arguments()[..], &self.options].concat();
+        // A host's key in a file is for all that it connects to, and few discovery controllers ask for it. One that has to
+        // prove who it is must.
+        let is_of_file = arguments.iter().any(|option| option.starts_with("--config="));
+        let must = |option: &String| option == "--concat" || option.starts_with("--dhchap-ctrl-secret=");
+        if is_of_file && !arguments.iter().any(must) {
+            arguments.push("--dhchap-optional".to_owned());
+        }
+        parse(&arguments)?.0.target.options(Nqn::DISCOVERY)
+    }
+}
+
+impl Subsystem {
+    pub(super) fn arguments(&self) -> Vec<String> {
+        let mut paths = self.paths.iter().peekable();
+        // What that of `--traddr` has is for the others, too.
+        let plain = paths.next_if(|path| path.options.is_empty());
+        let first = plain.into_iter().flat_map(|path| path.place.arguments());
+        let first = first.collect::<Vec<_>>();
+        let further = paths.map(|path| format!("--path={}", path.text()));
+        first.into_iter().chain(further).chain(self.options.iter().cloned()).collect()
+    }
+
+    /// How to connect to it.
+    pub(crate) fn connection(&self) -> Result<Options> {
+        let nqn = Nqn::from_str(&self.nqn).map_err(|error| anyhow!("{} is no NQN: {error}", self.nqn))?;
+        parse(&self.arguments())?.0.target.options(nqn)
+    }
+
+    /// The options of `nvmf attach` for one of its namespaces. Secrets that a file has are read there again: others see a command's
+    /// arguments.
+    pub(crate) fn attach(&self, disk: &Disk) -> Vec<String> {
+        let mut arguments = self.arguments();
+        if arguments.iter().any(|option| option.starts_with("--config=")) {
+            arguments.retain(|option| !is_secret(option));
+        }
+        arguments.extend([format!("--nqn={}", disk.nqn), format!("--nsid={}", disk.nsid)]);
+        arguments
+    }
+}
