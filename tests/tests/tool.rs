@@ -376,7 +376,7 @@ fn reset_connects_again_and_rescan_asks_again() {
     it.detach_all();
     // Nobody can be asked without a connection, and that is said.
     let lost = it.attach(&["--reconnect-delay", "0", "--ctrl-loss-tmo", "0"]);
-    it.target.stop().expect("a clean stop");
+    process::signal(it.target.pid(), "KILL").expect("it runs");
     process::until_within("it is lost", PATIENCE, || it.disks()[0]["state"] == "lost")
         .unwrap_or_else(|_| panic!("{lost}"));
     fails(&mut it.site.local(&["ns-rescan", &it.site.nqn]).expect("nvmf"), &["it is lost", "nvmf reconnect"])
