@@ -12,7 +12,8 @@
  *   -EILSEQ       a compare found other data
  *   -EBADE        another host's reservation refuses it
  *   -ENOLINK      the disk is gone, or the connection was closed or given up
- *   -ETIMEDOUT    it has not ended in the time that the option timeout gives it, or its connection was lost again and again
+ *   -ETIMEDOUT    it has not ended in the time that the option timeout gives it, or its connection was lost again and again for
+ *                 as long as operations wait for a lost connection
  *   -EREMOTEIO    the target failed
  *   -ENOMEM       there is no memory for it
  *   -ENOENT       there is no such namespace

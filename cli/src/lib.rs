@@ -24,7 +24,7 @@ pub fn main() -> ExitCode {
     match command::expand(std::env::args_os().collect()) {
         Ok(arguments) => match command::Arguments::try_parse_from(arguments) {
             Ok(arguments) => arguments.run(),
-            Err(answer) => command::answer(&answer),
+            Err(answer) => command::answer(answer),
         },
         Err(error) => command::refuse(error),
     }

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use std::fmt::{Display, Write as _};
 use std::io::{ErrorKind, Write as _};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What the line begins with that says why the program failed.
 const ERROR_PREFIX: &str = "nvmf: ";
@@ -25,8 +26,26 @@ pub(crate) fn wrong_arguments<T>(text: impl Into<String>) -> Result<T> {
     Err(WrongArguments(text.into()).into())
 }
 
-/// Prints text to the standard output.
+/// The standard output is for one document alone.
+static IS_FOR_A_DOCUMENT: AtomicBool = AtomicBool::new(false);
+
+/// From now on the standard output is for what [`document`] prints: everything else goes to the standard error.
+pub(crate) fn leave_output_to_a_document() {
+    IS_FOR_A_DOCUMENT.store(true, Ordering::Relaxed);
+}
+
+/// Prints the document that the standard output is for.
+pub(crate) fn document(json: &serde_json::Value) -> Result<()> {
+    let mut output = std::io::stdout().lock();
+    printed(writeln!(output, "{json:#}").and_then(|()| output.flush()))
+}
+
+/// Prints text to the standard output, if that is not left to a document.
 pub(crate) fn text(text: impl Display) -> Result<()> {
+    if IS_FOR_A_DOCUMENT.load(Ordering::Relaxed) {
+        let _ = write!(std::io::stderr(), "{text}");
+        return Ok(());
+    }
     let mut output = std::io::stdout().lock();
     printed(write!(output, "{text}").and_then(|()| output.flush()))
 }

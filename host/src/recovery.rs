@@ -19,7 +19,7 @@ pub struct RecoveryPolicy {
     pub fast_io_fail_timeout: Option<Duration>,
     /// One attempt may take so long, and so may the closing of the old connections.
     pub attempt_timeout: Duration,
-    /// Times that one command is issued again.
+    /// Times that one command that the controller failed is issued again. Losses of its connection are not counted.
     pub retries_max: u8,
     /// Before a command that the controller failed is issued again; doubled each time, up to
     /// [`RecoveryPolicy::reconnect_delay_max`]. The controller may ask for longer (CRD).
@@ -186,9 +186,8 @@ impl Recovery {
     pub fn on_lost(&mut self, now: Duration, error: &AssociationError) {
         if matches!(self.phase, Phase::Attempting { .. } | Phase::Ready) {
             // A controller that was in use refuses its hosts while it starts up again: its subsystems come one by one. And a
-            // secret that is being changed is for a while not the same on both sides.
-            let may_pass = (self.was_ready || self.several)
-                && (error.is_refusal() || matches!(error, AssociationError::Authentication { .. }));
+            // secret that is being changed, given or taken away is for a while not the same on both sides.
+            let may_pass = (self.was_ready || self.several) && (error.is_refusal() || error.is_of_secrets());
             self.permanent |= error.is_permanent() && !may_pass;
             self.close(now);
         }
@@ -277,11 +276,13 @@ impl Recovery {
         self.phase != Phase::Over && !self.io_failed
     }
 
-    /// What becomes of a command that was in flight when the association was lost, having been issued `issued` times.
+    /// What becomes of a command that was in flight when the association was lost; it was lost `ago` for the first time, if this is
+    /// not the first. However often: on a bad network every connection is lost soon.
     #[must_use]
-    pub fn fate_of_lost(&self, issued: u8) -> Fate {
+    pub fn fate_of_lost(&self, ago: Option<Duration>) -> Fate {
+        let again = ago.is_none_or(|ago| self.io_wait_max().is_none_or(|most| ago < most));
         match self.may_queue() {
-            true if issued <= self.policy.retries_max => Fate::Requeue(Duration::ZERO),
+            true if again => Fate::Requeue(Duration::ZERO),
             true => Fate::Fail(BlockError::Aborted),
             false => Fate::Fail(BlockError::Gone),
         }

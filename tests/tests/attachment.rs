@@ -628,6 +628,18 @@ fn persisted_disk_is_attached_from_its_file() {
     std::fs::write(&file, text.replace("version = 1", "version = 9")).expect("written");
     fails(&mut site.local(&["attach", "--from", from]).expect("nvmf"), &["version 9", from])
         .expect("a clear message");
+    // What attaches nothing leaves no file that would refuse the corrected call.
+    let second = config.join("attach.d/disk2.toml");
+    let persist = |nsid: &str| {
+        let mut call = attaching(&site, &["--persist", "disk2", "--nsid", nsid]);
+        call.env("NVMF_CONFIG_DIR", &config);
+        call
+    };
+    fails(&mut persist("77"), &["77"]).expect("there is no such namespace");
+    assert!(!second.exists());
+    json(&mut persist("1")).expect("attached");
+    assert!(second.exists());
+    succeeds(&mut detach(&site, &["--all"])).expect("detached");
     let wrong = process::run(&mut attaching(&site, &["--persist", "a/b"])).expect("nvmf");
     assert_eq!(wrong.status.code(), Some(2), "no name of a file");
     target.stop().expect("a clean stop");
@@ -833,6 +845,15 @@ fn connect_attaches_every_namespace_of_the_subsystem() {
     let outcome = connect(&[]);
     assert_eq!((nsids(&outcome["attached"]), nsids(&outcome["already"])), (vec![], vec![1, 2]));
     assert_eq!(listed(&site).len(), 2);
+    // As another host there is nothing that this call could add.
+    let (port, other) = (site.address.port().to_string(), "nqn.2026-11.com.example:other");
+    let as_other =
+        ["connect", "-a", "127.0.0.1", "-s", &port, "-n", &site.nqn, "--as", "socket", "-q", other];
+    let mut as_other = site.local(&[&as_other[..], &["-I", "22222222-2222-2222-2222-222222222222"]].concat());
+    let output = process::run(as_other.as_mut().expect("nvmf")).expect("it ends");
+    let text = String::from_utf8_lossy(&output.stderr);
+    let parts = ["is attached as nqn.2014-08", other, "--duplicate-connect"];
+    assert!(output.status.code() == Some(1) && parts.iter().all(|part| text.contains(part)), "{text}");
     succeeds(&mut detach(&site, &["-n", &site.nqn])).expect("detached");
     site.configure(&site.subsystem(&[])).expect("a configuration");
     process::signal(target.pid(), "HUP").expect("it runs");

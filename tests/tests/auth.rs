@@ -265,6 +265,52 @@ fn attached_disk_comes_back_with_the_secret_that_its_file_has_by_then() {
     target.stop().expect("a clean stop");
 }
 
+/// The first key of a host, and the last one taken away, while its disk is in use: it waits until both sides agree again.
+#[test]
+fn attached_disk_waits_while_one_side_has_a_secret_and_the_other_has_none() {
+    let site = Site::new("auth-unequal").expect("a site");
+    let (target, transport) = ("dhchap_groups = [\"null\"]", TCP);
+    let key = new_secret(&site, "key", &[]);
+    let (with, without) = (host_section(&key, None), "");
+    let config = path(&site, "config.json");
+    let write = |options: serde_json::Value| {
+        let mut host = serde_json::json!({ "hostnqn": host(), "hostid": HOST_ID, "subsystems": [] });
+        host.as_object_mut().expect("an object").extend(options.as_object().expect("an object").clone());
+        std::fs::write(&config, serde_json::json!([host]).to_string()).expect("a file");
+    };
+    write(serde_json::json!({}));
+    configure(&site, transport, target, without);
+    let served = site.serve().expect("a target");
+    let socket = path(&site, "nbd");
+    let options = ["--config", &config, "--socket", &socket, "-c", "1", "-l", "600"];
+    succeeds(&mut call(&site, transport, "attach", &options)).expect("attached");
+    let state = || {
+        let listed = json(&mut site.local(&["list", "-o", "json"]).expect("nvmf")).expect("JSON");
+        listed.to_string()
+    };
+    let waits = |why: &str| {
+        process::until(why, || state().contains(why)).expect("a reason");
+        assert!(state().contains("\"reconnecting\"") && !state().contains("\"lost\""), "{}", state());
+    };
+    configure(&site, transport, target, &with);
+    reload(&site, &served);
+    waits("demands authentication");
+    // As the reason says.
+    let text = std::fs::read_to_string(&key).expect("a secret");
+    let secret = text.lines().last().expect("a line");
+    write(serde_json::json!({ "dhchap_key": secret }));
+    succeeds(&mut site.local(&["upgrade", &socket]).expect("nvmf")).expect("it has the secret");
+    assert!(state().contains("\"live\""), "{}", state());
+    configure(&site, transport, target, without);
+    reload(&site, &served);
+    waits("does not ask this host to authenticate");
+    configure(&site, transport, target, &with);
+    reload(&site, &served);
+    process::until("the disk is back", || state().contains("\"live\"")).expect("connected again");
+    succeeds(&mut site.local(&["detach", "--all"]).expect("nvmf")).expect("detached");
+    served.stop().expect("a clean stop");
+}
+
 /// A key that comes over the control socket: for a host that is known, and for one that is not.
 #[test]
 fn key_set_by_command_counts_from_the_next_authentication() {

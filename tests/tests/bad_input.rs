@@ -171,7 +171,6 @@ fn short_options_of_blocks_are_explained() {
     let site = Site::new("short").expect("a site");
     for command in ["read", "write", "compare", "dsm", "write-zeroes"] {
         let instead = match command {
-            "read" | "write" => ("--offset", "--length"),
             "dsm" => ("--slbs", "--cdw11"),
             _ => ("--start-block", "--block-count"),
         };

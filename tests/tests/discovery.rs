@@ -103,7 +103,14 @@ fn discover_takes_nvme_clis_flags_or_says_why_not() {
         let text = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(2) && text.contains("nvmf discoverd"), "{text}");
     }
-    let dumped = succeeds(&mut call(&["--raw", &file, "-O", "--hdr-digest"])).expect("a configuration");
+    let nqn = ["--nqn", "nqn.2014-08.org.nvmexpress.discovery", "--device", "none"];
+    succeeds(&mut call(&nqn)).expect("all have this name");
+    for (flag, value) in [("--nqn", "nqn.2026-11.com.example:unique"), ("--device", "/dev/nvme0")] {
+        let output = process::run(&mut call(&[flag, value])).expect("nvmf");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && text.contains(flag), "{text}");
+    }
+    let dumped = succeeds(&mut call(&["-O", "--hdr-digest"])).expect("a configuration");
     let dumped: Value = serde_json::from_str(&dumped).expect("JSON");
     let port = &dumped[0]["subsystems"][0]["ports"][0];
     assert_eq!(

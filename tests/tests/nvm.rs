@@ -84,6 +84,65 @@ fn compare_without_result_exits_with_2() {
     assert!(status == Some(2) && said.starts_with("nvmf: "), "{status:?}: {said}");
 }
 
+/// As nvme-cli's users type it.
+#[test]
+fn blocks_and_their_file_are_named_as_nvme_cli_names_them_or_it_is_said_why_not() {
+    let (site, target, mut data) = site("nvme-cli");
+    let (from, to) = (path(&site, "from"), path(&site, "to"));
+    let new = random_file(&site.path("from"), 8 * BLOCK).expect("a file");
+    let range = ["--start-block=0x10", "--block-count=7", "--data-size=32768"];
+    let with = |more: &[&'static str], file: &str| -> Vec<String> {
+        [&range[..], more].concat().into_iter().chain(["--data", file]).map(str::to_owned).collect()
+    };
+    let run = |command: &str, arguments: &[String]| {
+        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+        call(&site, command, &arguments)
+    };
+    succeeds(&mut run("write", &with(&["--force-unit-access", "--ref-tag=0"], &from))).expect("written");
+    data[16 * BLOCK..24 * BLOCK].copy_from_slice(&new);
+    assert!(disk(&site) == data, "eight blocks, and no others");
+    succeeds(&mut run("compare", &with(&[], &from))).expect("equal");
+    succeeds(&mut run("read", &with(&["--metadata-size=0"], &to))).expect("read");
+    assert!(std::fs::read(&to).expect("what was read") == new);
+    // One block, which is nvme-cli's default.
+    succeeds(&mut call(&site, "read", &["--start-block=23", "-z", "4096", "-d", &to])).expect("read");
+    assert!(std::fs::read(&to).expect("what was read") == new[7 * BLOCK..]);
+    let refused: [(&str, &[&str], &[&str]); 9] = [
+        ("read", &["--start-block=0"], &["--block-count", "0 is one block"]),
+        ("read", &["--start-block=0", "--block-count=0", "--offset=0"], &["--offset", "--start-block"]),
+        ("write", &["--data", &from, &from], &["--data"]),
+        ("write", &["--metadata", &from], &["--metadata", "leave it out"]),
+        ("read", &["--prinfo=1"], &["--prinfo", "protection"]),
+        ("compare", &["--start-block=0", "--block-count=0", "-d", &from, "--app-tag=7"], &["--app-tag"]),
+        ("write-zeroes", &["--start-block=0", "--block-count=0", "--dir-type=1"], &["--dir-type"]),
+        ("read", &["--force-unit-access"], &["--force-unit-access", "io-passthru"]),
+        ("write", &["--latency"], &["--latency", "io-passthru"]),
+    ];
+    for (command, arguments, parts) in refused {
+        fails_with_status(&mut call(&site, command, arguments), parts);
+    }
+    for command in ["read", "write", "compare"] {
+        let more = ["--start-block=0", "--block-count=1", "--data-size=4096", "--data", &from];
+        fails_with_status(
+            &mut call(&site, command, &more),
+            &["--data-size 4096", "2 block(s)", "8192 bytes"],
+        );
+    }
+    assert!(disk(&site) == data, "nothing of that was done");
+    // That it might be a file's name is no help.
+    let output = process::run(&mut call(&site, "read", &["--no-such"])).expect("nvmf");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("--no-such") && !text.contains("-- --no-such"), "{text}");
+    target.stop().expect("the target stops");
+}
+
+/// It fails, with whatever status, and says so.
+fn fails_with_status(call: &mut Command, parts: &[&str]) {
+    let output = process::run(call).expect("nvmf");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && parts.iter().all(|part| text.contains(part)), "{text}");
+}
+
 #[test]
 fn write_zeroes_changes_only_its_range() {
     let (site, target, mut data) = site("zeroes");
@@ -157,6 +216,12 @@ fn dsm_deallocates_only_its_ranges() {
 
     let said = succeeds(&mut call(&site, "dsm", &["--slbs=0,512", "-b", "8,16", "--ad"])).expect("given up");
     assert_eq!(said, "dsm: success\n");
+    let hints = ["--slbs=16,32", "-b", "8,8", "--idr", "--idw"];
+    assert_eq!(succeeds(&mut call(&site, "dsm", &hints)).expect("taken"), "dsm: success\n");
+    let both = ["--slbs=600", "-b", "8", "--idr", "--ad"];
+    succeeds(&mut call(&site, "dsm", &both)).expect("given up");
+    data[600 * BLOCK..608 * BLOCK].fill(0);
+    fails_with_status(&mut call(&site, "dsm", &["--slbs=0", "-b", "8", "--cdw11=4"]), &["--cdw11", "--ad"]);
     // The ranges are holes in the target's file.
     data[..8 * BLOCK].fill(0);
     data[512 * BLOCK..528 * BLOCK].fill(0);
@@ -173,6 +238,14 @@ fn flush_succeeds_and_smart_log_counts() {
     let log = json(&mut call(&site, "smart-log", &["-o", "json"])).expect("JSON");
     assert_eq!((&log["version"], &log["critical_warning"]), (&Value::from(1), &Value::from(0)));
     assert_eq!((&log["avail_spare"], &log["media_errors"]), (&Value::from(100), &Value::from(0)));
+    let names = json(&mut call(&site, "ns-descs", &["-o", "json"])).expect("JSON");
+    let kinds: Vec<_> = names["ns-descs"].as_array().expect("a list").iter().map(|it| &it["Type"]).collect();
+    assert!(kinds.contains(&&Value::from("uuid")), "{names}");
+    assert_eq!(succeeds(&mut call(&site, "list-ns", &[])).expect("a list"), "[   0]:0x1\n");
+    let listed = json(&mut call(&site, "list-ns", &["-o", "json"])).expect("JSON");
+    assert_eq!(listed["nsid_list"], serde_json::json!([{ "nsid": 1 }]));
+    let of_all = ["-o", "json", "--namespace-id", "0xffffffff"];
+    assert_eq!(json(&mut call(&site, "smart-log", &of_all)).expect("JSON")["avail_spare"], 100);
     let units = (data.len() as u64).div_ceil(512_000);
     assert_eq!(log["data_units_written"], units);
     assert!(log["host_write_commands"].as_u64().is_some_and(|writes| writes > 0), "{log}");

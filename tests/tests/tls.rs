@@ -343,8 +343,10 @@ fn missing_keyring_leaves_no_key_file() {
 #[test]
 fn discovery_over_tcp_says_which_port_it_asked() {
     let site = Site::new("tls-discover").expect("a site");
-    let ask = ["discover", "-t", "tcp", "-a", "127.0.0.77", "-q", &host(), "-I", HOST_ID];
-    fails(&mut site.local(&ask).expect("nvmf"), &["8009", "-s 4420"]).expect("a message");
+    for command in ["discover", "connect-all"] {
+        let ask = [command, "-t", "tcp", "-a", "127.0.0.77", "-q", &host(), "-I", HOST_ID];
+        fails(&mut site.local(&ask).expect("nvmf"), &["8009", "-s 4420"]).expect("a message");
+    }
 }
 
 #[test]

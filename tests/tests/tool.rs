@@ -374,8 +374,15 @@ fn reset_connects_again_and_rescan_asks_again() {
         .unwrap_or_else(|_| panic!("{:?}", it.paths()));
     client(&disk).write(0, &[1; 4096]).expect("written");
     it.detach_all();
+    // Nobody can be asked without a connection, and that is said.
+    let lost = it.attach(&["--reconnect-delay", "0", "--ctrl-loss-tmo", "0"]);
+    process::signal(it.target.pid(), "KILL").expect("it runs");
+    process::until_within("it is lost", PATIENCE, || it.disks()[0]["state"] == "lost")
+        .unwrap_or_else(|_| panic!("{lost}"));
+    fails(&mut it.site.local(&["ns-rescan", &it.site.nqn]).expect("nvmf"), &["it is lost", "nvmf reconnect"])
+        .expect("a message");
+    succeeds(&mut it.site.local(&["detach", "--all", "--force"]).expect("nvmf")).expect("detached");
     fails(&mut it.site.local(&["reset", &it.site.nqn]).expect("nvmf"), &["no such disk"]).expect("a message");
-    it.target.stop().expect("a clean stop");
 }
 
 #[test]
@@ -503,6 +510,21 @@ fn everything_that_is_listed_is_attached_with_all_its_paths() {
         &["discovery.conf"],
     )
     .expect("a message");
+    // A line that cannot be used is said, and costs no other its disks.
+    let lines = format!("-t tcp -a 127.0.0.1 --no-such=1\n-t tcp -a 127.0.0.1 -s {port}\n");
+    write_sources(&it.site, "discovery.conf", &lines);
+    let of_lines = ["-J", "none", "--nvme-folder", &folder];
+    let output =
+        process::run(&mut call_of_host(&it.site, "connect-all", &[&of_lines[..], &["--as=socket"]].concat()))
+            .expect("nvmf");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.contains("discovery.conf: line 1 is left out") && text.contains("--no-such"), "{text}");
+    assert_eq!((output.status.code(), disks().len()), (Some(1), 2));
+    it.detach_all();
+    let output = process::run(&mut call_of_host(&it.site, "discover", &of_lines)).expect("nvmf");
+    let (said, text) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains(&it.site.nqn) && text.contains("line 1 is left out"), "{said}{text}");
+    assert_eq!(output.status.code(), Some(1));
     // What cannot be reached is said, and is no success.
     let deaf = UdpSocket::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port").port();
     let mut unreachable =
@@ -616,7 +638,7 @@ fn connect_takes_and_prints_nvme_clis_configuration_and_disconnect_all_a_transpo
         site.call("connect", &[&arguments, more].concat()).expect("nvmf")
     };
     let said = succeeds(&mut connect(&["--dump-config", "--hdr-digest", "-k", "7"])).expect("connected");
-    let config: Value = serde_json::from_str(&said[said.find("[\n").expect("JSON")..]).expect("JSON");
+    let config: Value = serde_json::from_str(&said).expect("JSON alone");
     let port = &config[0]["subsystems"][0]["ports"][0];
     assert_eq!(config[0]["subsystems"][0]["nqn"], site.nqn.as_str());
     let address = (port["traddr"].as_str(), port["trsvcid"].as_str(), port["transport"].as_str());
@@ -635,7 +657,7 @@ fn connect_takes_and_prints_nvme_clis_configuration_and_disconnect_all_a_transpo
     let file = file.display().to_string();
     let dumped = |more: &[&str]| {
         let said = succeeds(&mut connect(&[&["-O", "-J", &file], more].concat())).expect("connected");
-        let config: Value = serde_json::from_str(&said[said.find("[\n").expect("JSON")..]).expect("JSON");
+        let config: Value = serde_json::from_str(&said).expect("JSON alone");
         detach_all("tcp");
         config[0]["subsystems"][0]["ports"][0].clone()
     };
@@ -644,6 +666,12 @@ fn connect_takes_and_prints_nvme_clis_configuration_and_disconnect_all_a_transpo
     assert_eq!(dumped(&["--keep-alive-tmo", "11"])["keep_alive_tmo"], 11);
     fails(&mut connect(&["-J", "/nonexistent/config.json"]), &["/nonexistent/config.json"])
         .expect("a refusal");
+    // Whoever connects all has it alone, too, and whatever form the answer has.
+    let all = ["-t", "tcp", "--as=socket", "-O", "-o", "json"];
+    let said = succeeds(&mut site.call("connect-all", &all).expect("nvmf")).expect("attached");
+    let config: Value = serde_json::from_str(&said).expect("JSON alone");
+    assert_eq!(config[0]["subsystems"][0]["nqn"], site.nqn.as_str());
+    detach_all("tcp");
     succeeds(&mut connect(&["-J", "none"])).expect("connected");
     detach_all("tcp");
     rig.target.stop().expect("a clean stop");

@@ -16,6 +16,11 @@ const RECONNECT_TIME_MAX: Duration = Duration::from_secs(20);
 const UPGRADE_TIME_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
+/// Why a disk cannot be used, behind what is said of it.
+fn why(disk: &Attachment) -> String {
+    disk.reason.as_ref().map_or_else(String::new, |why| format!(": {why}"))
+}
+
 impl Listed {
     /// What the disk's server has done since it began to serve.
     pub(crate) fn statistics(&self) -> Result<Statistics> {
@@ -67,20 +72,31 @@ impl Listed {
         answer::ask(&self.answers(), &Question::Statistics).map(drop)
     }
 
-    /// Has the disk's server end its connections and connect again, and waits until it has.
-    pub(crate) fn reset(&self) -> Result<()> {
-        let Statistics { reconnects: before, threads, .. } = self.statistics()?;
+    /// Has the disk's target asked again which namespaces there are.
+    pub(crate) fn rescan(&self) -> Result<()> {
+        self.connected_paths("nobody to ask")?;
+        self.ask(&Question::Rescan)
+    }
+
+    /// How many of its paths are connected: one at least. `what` there is not without one.
+    fn connected_paths(&self, what: &str) -> Result<u64> {
+        self.check_is_served()?;
         let is_connected = |state| matches!(state, State::Live | State::Foreign);
         let paths = self.disk.paths.iter().filter(|path| is_connected(path.state)).count() as u64;
-        // Each of its threads has them.
-        let connections = paths * threads.max(1);
-        let why = |disk: &Attachment| disk.reason.as_ref().map_or_else(String::new, |why| format!(": {why}"));
         ensure!(
             paths > 0,
-            "it is {}: it has no connection to end (nvmf reconnect tries again at once){}",
+            "it is {}: there is {what} (nvmf reconnect tries again at once){}",
             self.disk.state.as_str(),
             why(&self.disk)
         );
+        Ok(paths)
+    }
+
+    /// Has the disk's server end its connections and connect again, and waits until it has.
+    pub(crate) fn reset(&self) -> Result<()> {
+        let Statistics { reconnects: before, threads, .. } = self.statistics()?;
+        // Each of its threads has them.
+        let connections = self.connected_paths("no connection to end")? * threads.max(1);
         answer::ask(&self.answers(), &Question::Reset)?;
         let deadline = Instant::now() + RECONNECT_TIME_MAX;
         loop {

@@ -53,7 +53,6 @@ mod stop;
 mod ublk;
 mod vhost;
 
-pub(crate) use answer::Question;
 pub(crate) use counted::{Kind, Statistics, step_us};
 pub(crate) use form::Form;
 pub(crate) use guard::{Restart, guard};

@@ -1,14 +1,12 @@
 //! `nvmf attach`, `nvmf detach`, and the processes that `attach` starts.
 
-use super::persist;
+use super::persist::{self, Written};
 use super::target::NamespaceArguments;
 use super::{Format, Output, Verbosity, given_options};
-use crate::attach::{
-    self, AttachOptions, Ended, Form, Listed, QUEUES_MAX, Question, Registry, Restart, SocketOptions,
-};
+use crate::attach::{self, AttachOptions, Ended, Form, Listed, QUEUES_MAX, Registry, Restart, SocketOptions};
 use crate::connect::Transport;
 use crate::discovery::{Subsystem, add_missing_paths, config, options_of};
-use crate::print::{OutputClosed, chain, complain, human, line, print_json, wrong_arguments};
+use crate::print::{OutputClosed, chain, complain, document, human, line, print_json, wrong_arguments};
 use anyhow::{Context, Result, bail, ensure};
 use nvme_proto::{Nqn, Nsid};
 use nvmf_attached::{Attachment, State};
@@ -39,7 +37,7 @@ pub(super) struct DiskArguments {
     /// Take what is not given here from what nvme-cli's config.json says of this controller; `none`: from nowhere
     #[arg(short = 'J', long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Print nvme-cli's config.json of this connection afterwards, without secrets and keys
+    /// Print nvme-cli's config.json of this connection afterwards, without secrets and keys, and nothing else to the standard output
     #[arg(short = 'O', long)]
     dump_config: bool,
     #[command(flatten)]
@@ -144,10 +142,18 @@ fn named_path(text: &str) -> Result<String, String> {
 impl AddPath {
     pub(crate) fn run(&self) -> Result<()> {
         for_each(&named(&self.name)?, |listed| {
+            // One that cannot be made does not keep the others away.
+            let mut failed = Vec::new();
             for path in &self.paths {
-                listed.add_path(path)?;
-                line(format_args!("{path} is a path of {} (nvmf list-subsys shows its state)", listed.disk))?;
+                match listed.add_path(path) {
+                    Ok(()) => line(format_args!(
+                        "{path} is a path of {} (nvmf list-subsys shows its state)",
+                        listed.disk
+                    ))?,
+                    Err(error) => failed.push(format!("{path}: {}", chain(&error))),
+                }
             }
+            ensure!(failed.is_empty(), "{}", failed.join("; "));
             Ok(())
         })
     }
@@ -277,10 +283,9 @@ impl Attach {
             return Ok(exit_code(ended));
         }
         let disk = match &self.persist {
-            Some(name) => self.attach_by_unit(name)?,
-            None => None,
+            Some(name) => self.attach_persistently(name)?,
+            None => attach::in_background(arguments())?,
         };
-        let disk = disk.map_or_else(|| attach::in_background(arguments()), Ok)?;
         report(format, &disk)?;
         self.dump()?;
         Ok(ExitCode::SUCCESS)
@@ -302,7 +307,7 @@ impl Attach {
             return Ok(());
         }
         let subsystem = self.disk.subsystem(given_options())?;
-        line(format_args!("{:#}", config(&self.disk.namespace.target.host()?, &[subsystem])))
+        document(&config(&self.disk.namespace.target.host()?, &[subsystem]))
     }
 
     pub(super) fn verbosity(&self) -> u8 {
@@ -313,6 +318,10 @@ impl Attach {
         self.output.format
     }
 
+    pub(super) fn dumps(&self) -> bool {
+        self.disk.dump_config
+    }
+
     /// Whether it can be meant of one disk only.
     pub(super) fn names_one_disk(&self) -> bool {
         let DiskArguments { from, namespace, socket, .. } = &self.disk;
@@ -320,29 +329,53 @@ impl Attach {
         is_named || self.foreground || self.persist.is_some()
     }
 
-    /// Writes the unit's file, and has systemd attach the disk now and at every boot. `None`: there is no systemd here.
-    fn attach_by_unit(&self, name: &str) -> Result<Option<Attachment>> {
-        let file = persist::write(name)?;
-        if !Path::new(SYSTEMD).exists() {
-            complain(format_args!(
+    /// Writes the unit's file, and attaches the disk. A file that attaches nothing does not stay: corrected options would be refused
+    /// for it.
+    fn attach_persistently(&self, name: &str) -> Result<Attachment> {
+        let Written { file, is_new } = persist::write(name)?;
+        let (unit, has_systemd) = (format!("nvmf-attach@{name}.service"), Path::new(SYSTEMD).exists());
+        let attached = match has_systemd {
+            true => attach_by_unit(&unit, &file),
+            false => attach::in_background(arguments()),
+        };
+        match &attached {
+            Err(_) if is_new => {
+                if has_systemd {
+                    // Nor does it try again, now or at the next boot.
+                    let _ = systemctl(&["disable", "--now", &unit]).status();
+                }
+                if let Err(error) = std::fs::remove_file(&file) {
+                    complain(format_args!("{} cannot be removed: {error}", file.display()));
+                }
+            }
+            Ok(_) if !has_systemd => complain(format_args!(
                 "this machine does not run systemd: have it run `nvmf attach --from {}` at boot",
                 file.display()
-            ));
-            return Ok(None);
+            )),
+            _ => {}
         }
-        let unit = format!("nvmf-attach@{name}.service");
-        let enabled =
-            Command::new("systemctl").args(["enable", "--now", &unit]).stdin(Stdio::null()).status();
-        ensure!(
-            enabled.context("cannot run systemctl")?.success(),
-            "{} is written, but {unit} does not start: journalctl -u {unit} says why",
-            file.display()
-        );
-        let main = Command::new("systemctl").args(["show", &unit, "-P", "MainPID"]).output()?;
-        let pid = String::from_utf8_lossy(&main.stdout).trim().parse::<u32>().unwrap_or_default();
-        let disk = Registry::of_this_user().list()?.into_iter().find(|listed| listed.disk.pid == pid);
-        Ok(Some(disk.with_context(|| format!("{unit} has started, but its disk is gone again"))?.disk))
+        attached
     }
+}
+
+fn systemctl(arguments: &[&str]) -> Command {
+    let mut command = Command::new("systemctl");
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// Has systemd attach the disk of this file now and at every boot.
+fn attach_by_unit(unit: &str, file: &Path) -> Result<Attachment> {
+    let enabled = systemctl(&["enable", "--now", unit]).status().context("cannot run systemctl")?;
+    ensure!(
+        enabled.success(),
+        "{unit}, of {}, does not start: journalctl -u {unit} says why",
+        file.display()
+    );
+    let main = systemctl(&["show", unit, "-P", "MainPID"]).output()?;
+    let pid = String::from_utf8_lossy(&main.stdout).trim().parse::<u32>().unwrap_or_default();
+    let disk = Registry::of_this_user().list()?.into_iter().find(|listed| listed.disk.pid == pid);
+    Ok(disk.with_context(|| format!("{unit} has started, but its disk is gone again"))?.disk)
 }
 
 /// There where systemd runs.
@@ -433,7 +466,7 @@ impl Named {
 
     /// Has the servers of these disks ask their targets again which namespaces there are.
     pub(crate) fn rescan(&self) -> Result<()> {
-        self.each(|listed| listed.ask(&Question::Rescan))
+        self.each(Listed::rescan)
     }
 
     /// Has the servers of these disks end their connections and connect again.

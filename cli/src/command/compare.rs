@@ -1,6 +1,8 @@
 //! `nvmf compare`: has the controller compare blocks with a file.
 
+use super::blocks::DataSize;
 use super::nvm::{BlockArguments, COMPARE, open};
+use super::refused::NoForcedAccess;
 use super::waiting::Waiting;
 use crate::print::{complain, line};
 use crate::runtime::run;
@@ -26,6 +28,10 @@ pub(crate) struct Compare {
     /// File to compare with; bytes beyond the last block are ignored
     #[arg(short = 'd', long, value_name = "FILE")]
     data: PathBuf,
+    #[command(flatten)]
+    size: DataSize,
+    #[command(flatten)]
+    _absent: NoForcedAccess,
 }
 
 impl Compare {
@@ -61,6 +67,7 @@ impl Compare {
         let (connection, device) = open(&self.range.namespace, Some(COMPARE)).await?;
         let waiting = Waiting::new(&self.range.namespace, &connection, device.nsid());
         let (mut at, len) = self.range.bytes(&device)?;
+        self.size.check(&device, len)?;
         let end = at + len;
         let mut bytes = vec![0; len.min(CHUNK) as usize];
         let mut difference = None;

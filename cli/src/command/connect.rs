@@ -46,12 +46,17 @@ impl Connect {
         self.attach.verbosity()
     }
 
+    pub(super) fn dumps(&self) -> bool {
+        self.attach.dumps()
+    }
+
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let options = self.attach.options()?;
         if self.attach.names_one_disk() {
             return self.attach.run();
         }
         let nqn = options.connection.nqn;
+        let host = options.connection.host.nqn.to_string();
         let there = run(async {
             let (connection, _) = connect(options.connection).await?;
             let there = connection.namespaces();
@@ -68,7 +73,17 @@ impl Connect {
             let is_it = |it: &&Listed| it.disk.nqn == nqn.to_string() && it.disk.nsid == nsid.0;
             // The same disk may be attached twice, or as another host.
             let before: Vec<_> = listed.iter().filter(is_it).filter(|_| !options.duplicate).collect();
-            for &before in &before {
+            let is_own = |it: &Listed| it.disk.host_nqn == host;
+            if let (Some(Listed { disk, .. }), false) = (before.first(), before.iter().any(|&it| is_own(it)))
+            {
+                outcome.failures.push(format!(
+                    "{disk} is attached as {}, not as {host}: with -q {} it is given this path; --duplicate-connect attaches \
+                     it beside that one, and destroys a file system that both write to",
+                    disk.host_nqn, disk.host_nqn
+                ));
+                continue;
+            }
+            for &before in before.iter().filter(|&&it| is_own(it)) {
                 if let Err(error) = self.attach.add_missing_paths(before) {
                     outcome.failures.push(format!("{}: {}", before.disk, chain(&error)));
                 }

@@ -1,13 +1,13 @@
 //! `nvmf connect-all` and `nvmf discoverd`: attaching what discovery controllers list.
 
 use super::attach::warn_of_paths;
-use super::refused::AbsentOfDiscovery;
+use super::refused::{AbsentOfDiscovery, NoRawLog};
 use super::{Format, Output, TargetArguments, Verbosity, given_options};
 use crate::attach::Form;
 use crate::discovery::{
     Begin, Controller, Outcome, Place, Policy, Sources, Subsystem, SubsystemPath, attach_all, config, follow,
 };
-use crate::print::{complain, line, print_json};
+use crate::print::{complain, document, line, print_json};
 use crate::runtime::run;
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
@@ -34,7 +34,7 @@ pub(super) struct DiscoveryArguments {
     /// Do not say what is attached already
     #[arg(long)]
     quiet: bool,
-    /// Print nvme-cli's config.json of the controllers afterwards, without secrets and keys
+    /// Print nvme-cli's config.json of the controllers afterwards, without secrets and keys, and nothing else to the standard output
     #[arg(short = 'O', long)]
     dump_config: bool,
     #[command(flatten)]
@@ -42,13 +42,13 @@ pub(super) struct DiscoveryArguments {
 }
 
 impl DiscoveryArguments {
+    pub(super) fn dumps(&self) -> bool {
+        self.dump_config
+    }
+
     /// Prints the configuration, if that is asked for.
     pub(super) fn dump(&self, target: &TargetArguments, subsystems: &[Subsystem]) -> Result<()> {
-        if self.dump_config {
-            line(format_args!("{:#}", config(&target.host()?, subsystems)))
-        } else {
-            Ok(())
-        }
+        if self.dump_config { document(&config(&target.host()?, subsystems)) } else { Ok(()) }
     }
 }
 
@@ -60,6 +60,8 @@ pub(crate) struct ConnectAll {
     sources: SourceArguments,
     #[command(flatten)]
     discovery: DiscoveryArguments,
+    #[command(flatten)]
+    _no_raw: NoRawLog,
     /// Form of the disks
     #[arg(long = "as", value_enum, default_value_t = Form::Auto)]
     form: Form,
@@ -93,11 +95,14 @@ impl SourceArguments {
 
     /// What is said where nothing names a controller.
     pub(super) fn check(&self, sources: &Sources) -> Result<()> {
-        ensure!(
-            !sources.is_empty(),
-            "nothing says where to begin: give an address (-a), or a line in {}",
-            self.nvme_folder.join("discovery.conf").display()
-        );
+        let nothing = || {
+            let file = self.nvme_folder.join("discovery.conf");
+            format!("nothing says where to begin: give an address (-a), or a line in {}", file.display())
+        };
+        match sources.problems.is_empty() {
+            true => ensure!(!sources.is_empty(), "{}", nothing()),
+            false => ensure!(!sources.is_empty(), "{}", sources.problems.join("; ")),
+        }
         Ok(())
     }
 }
@@ -107,12 +112,18 @@ impl ConnectAll {
         self.verbosity.level()
     }
 
+    pub(super) fn dumps(&self) -> bool {
+        self.discovery.dumps()
+    }
+
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let sources = self.sources.read(&self.target)?;
         self.sources.check(&sources)?;
         let form = self.form.to_possible_value().map(|form| form.get_name().to_owned()).unwrap_or_default();
         let policy = Policy::default().in_form(form);
-        let outcome = run(attach_all(Begin { sources, policy }))?;
+        let problems = sources.problems.clone();
+        let mut outcome = run(attach_all(Begin { sources, policy }))?;
+        outcome.failures.splice(0..0, problems);
         let ended = end(&outcome, self.output.format, self.discovery.quiet)?;
         self.discovery.dump(&self.target, &subsystems(&outcome))?;
         Ok(ended)
@@ -155,7 +166,7 @@ pub(super) fn end(outcome: &Outcome, format: Format, is_quiet: bool) -> Result<E
 }
 
 fn print(outcome: &Outcome, format: Format, is_quiet: bool) -> Result<()> {
-    let Outcome { attached, already, failures, subsystems } = outcome;
+    let Outcome { attached, already, extended, failures, subsystems } = outcome;
     if format == Format::Json {
         let disks = |disks: &[Attachment]| disks.iter().map(Attachment::json).collect::<Vec<_>>();
         return print_json(
@@ -164,6 +175,9 @@ fn print(outcome: &Outcome, format: Format, is_quiet: bool) -> Result<()> {
     }
     for disk in already.iter().filter(|_| !is_quiet) {
         line(format_args!("attached already: {disk}"))?;
+    }
+    for more in extended {
+        line(more)?;
     }
     for disk in attached {
         line(format_args!("attached {disk}"))?;
@@ -183,6 +197,9 @@ impl Discoverd {
         let was_there = Cell::new(false);
         let begin = || {
             let sources = self.sources.read(&self.target)?;
+            for problem in &sources.problems {
+                tracing::warn!("{problem}");
+            }
             let is_there = self.policy.exists();
             // Without one from the start everything is attached. That one is gone is more likely a mistake than meant so.
             ensure!(

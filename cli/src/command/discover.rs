@@ -2,11 +2,11 @@
 
 use super::connect_all::{DiscoveryArguments, SourceArguments};
 use super::{Format, Output, TargetArguments, Verbosity, given_options};
-use crate::connect::{is_unreachable, reach};
-use crate::discovery::{Announced, Browser, Controller, Subsystem, SubsystemPath};
+use crate::connect::reach;
+use crate::discovery::{Announced, Browser, Controller, Place, Subsystem, SubsystemPath};
 use crate::print::{OutputClosed, chain, line, print_json};
 use crate::runtime::run;
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use nvme_proto::Nqn;
 use nvme_proto::fabrics::discovery::{
     AddressFamily, DiscoveryEntry, DiscoveryHeader, EFLAGS_DUPRETINFO, EFLAGS_EPCSD, RdmaProviderType,
@@ -52,32 +52,37 @@ impl Discover {
         self.verbosity.level()
     }
 
+    pub(super) fn dumps(&self) -> bool {
+        self.discovery.dumps()
+    }
+
     pub(crate) fn run(&self) -> Result<()> {
         if let Some(file) = &self.raw {
             File::create(file).with_context(|| format!("cannot write {}", file.display()))?;
         }
         if self.target.names_a_target() {
-            self.ask(self.target.options(Nqn::DISCOVERY)?)?;
-            return self.dump(vec![SubsystemPath::new(self.target.place(true)?, &[])]);
+            let place = self.target.place(true)?;
+            self.ask(self.target.options(Nqn::DISCOVERY)?, &place)?;
+            return self.dump(vec![SubsystemPath::new(place, &[])]);
         }
-        let controllers = if self.mdns {
-            announced()?
+        let (controllers, mut failures) = if self.mdns {
+            (announced()?, Vec::new())
         } else {
             let sources = self.sources.read(&self.target)?;
             self.sources.check(&sources)?;
-            sources.controllers
+            (sources.controllers, sources.problems)
         };
-        let mut failures = Vec::new();
-        for controller in &controllers {
-            match controller.connection().and_then(|options| self.ask(options)) {
-                Ok(()) => {}
+        let mut asked = Vec::new();
+        for controller in controllers {
+            match controller.connection().and_then(|options| self.ask(options, &controller.place)) {
+                Ok(()) => asked.push(SubsystemPath::new(controller.place, &controller.options)),
                 Err(error) if error.is::<OutputClosed>() => return Err(error),
                 Err(error) => failures.push(format!("{}: {}", controller.place, chain(&error))),
             }
         }
+        self.dump(asked)?;
         ensure!(failures.is_empty(), "{}", failures.join("; "));
-        let path = |Controller { place, options }| SubsystemPath::new(place, &options);
-        self.dump(controllers.into_iter().map(path).collect())
+        Ok(())
     }
 
     /// The configuration of these discovery controllers, if that is asked for.
@@ -86,10 +91,10 @@ impl Discover {
         self.discovery.dump(&self.target, &[Subsystem { nqn, paths, options }])
     }
 
-    /// Asks one controller, and prints what it lists.
-    fn ask(&self, options: Options) -> Result<()> {
+    /// Asks the controller there, and prints what it lists.
+    fn ask(&self, options: Options, place: &Place) -> Result<()> {
         let (log, _) =
-            run(reach(options, nvmf_initiator::discover)).map_err(|error| self.explained(error))?;
+            run(reach(options, nvmf_initiator::discover)).map_err(|error| place.explained(error))?;
         if let Some(file) = &self.raw {
             return write_raw(file, &log).with_context(|| format!("cannot write {}", file.display()));
         }
@@ -115,20 +120,6 @@ impl Discover {
             }
         }
         Ok(())
-    }
-}
-
-impl Discover {
-    /// The default port is not one where disks are served.
-    fn explained(&self, error: anyhow::Error) -> anyhow::Error {
-        let unreached = error.downcast_ref().is_some_and(is_unreachable);
-        if unreached && self.target.asks_discovery_port() {
-            return anyhow!(
-                "{}; discovery over tcp asks port 8009, with -s 4420 one where disks are served",
-                chain(&error)
-            );
-        }
-        error
     }
 }
 

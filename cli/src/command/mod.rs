@@ -4,6 +4,7 @@
 //! `-t`, `-a`, `-n`, `-w` and `-S` are always the connection's, and `-s` is refused where it is not.
 
 mod attach;
+mod blocks;
 mod compare;
 mod connect;
 mod connect_all;
@@ -15,6 +16,7 @@ mod identify;
 mod info;
 mod list;
 mod list_subsys;
+mod lists;
 mod nvm;
 mod output;
 mod path;
@@ -34,6 +36,7 @@ use crate::discovery::given;
 use crate::print::{self, OutputClosed, WrongArguments, chain, complain, line, wrong_arguments};
 use anyhow::Result;
 use clap::builder::Resettable::Reset;
+use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, Args, CommandFactory, Parser, Subcommand};
 use nvmf_initiator::HostIdentity;
 use std::ffi::OsString;
@@ -42,7 +45,7 @@ use std::process::ExitCode;
 pub(crate) use dhchap_key::is_secret;
 use output::{Format, Output, PageOutput, Verbosity};
 pub(crate) use path::OPTIONS as PATH_OPTIONS;
-pub(crate) use target::{Further, TargetArguments};
+pub(crate) use target::{DISCOVERY_PORT, Further, PORT, TargetArguments};
 
 #[derive(Parser)]
 #[command(name = "nvmf", version, about = "Uses NVMe over Fabrics (RDMA, TCP) disks from user space")]
@@ -94,6 +97,12 @@ enum Command {
     IdCtrl(identify::IdCtrl),
     /// Shows a namespace's Identify data
     IdNs(identify::IdNs),
+    /// Lists the namespaces that a controller has
+    ListNs(lists::ListNs),
+    /// Lists the controllers of a subsystem, or those that have a namespace
+    ListCtrl(lists::ListCtrl),
+    /// Shows the names of a namespace (Namespace Identification Descriptors)
+    NsDescs(lists::NsDescs),
     /// Shows the properties of a controller, under the registers' names
     ShowRegs(show_regs::ShowRegs),
     /// Shows the SMART / Health log of a controller
@@ -159,6 +168,8 @@ enum Command {
     GenTlsKey(tls_key::GenTlsKey),
     /// Checks a key for TLS, and prints its identity
     CheckTlsKey(tls_key::CheckTlsKey),
+    /// Prints the version of this program
+    Version,
     /// Prints this host's NQN
     ShowHostnqn,
     /// Prints a new host NQN
@@ -215,6 +226,9 @@ impl Arguments {
     /// `compare` and `doctor` have meanings of their own.
     pub(crate) fn run(self) -> ExitCode {
         crate::log::start(self.command.verbosity());
+        if self.command.dumps() {
+            print::leave_output_to_a_document();
+        }
         let outcome = match self.command {
             Command::Doctor(doctor) => return exit(doctor.run(), doctor::UNKNOWN),
             Command::Compare(compare) => return exit(compare.run(), compare::UNKNOWN),
@@ -237,6 +251,9 @@ impl Arguments {
             Command::Reset(named) => named.reset(),
             Command::IdCtrl(identify) => identify.run(),
             Command::IdNs(identify) => identify.run(),
+            Command::ListNs(list) => list.run(),
+            Command::ListCtrl(list) => list.run(),
+            Command::NsDescs(descriptors) => descriptors.run(),
             Command::ShowRegs(regs) => regs.run(),
             Command::SmartLog(smart_log) => smart_log.run(),
             Command::GetLog(log) => log.run(),
@@ -267,6 +284,7 @@ impl Arguments {
             ),
             Command::GenTlsKey(key) => key.run(),
             Command::CheckTlsKey(key) => key.run(),
+            Command::Version => line(format_args!("nvmf version {}", env!("CARGO_PKG_VERSION"))),
             Command::ShowHostnqn => show_hostnqn(),
             Command::GenHostnqn => gen_hostnqn(),
         };
@@ -287,6 +305,17 @@ impl Command {
             Self::Serve(serve) => serve.verbosity(),
             Self::ServeVhost(serve) => serve.verbosity(),
             _ => 0,
+        }
+    }
+
+    /// Whether the standard output is for nvme-cli's `config.json`.
+    fn dumps(&self) -> bool {
+        match self {
+            Self::Attach(attach) => attach.dumps(),
+            Self::Connect(connect) => connect.dumps(),
+            Self::ConnectAll(all) => all.dumps(),
+            Self::Discover(discover) => discover.dumps(),
+            _ => false,
         }
     }
 }
@@ -316,7 +345,13 @@ pub(crate) fn refuse(error: anyhow::Error) -> ExitCode {
 }
 
 /// Prints what is wrong with the command line, or what it asks to be told of itself (`--help`); the exit status.
-pub(crate) fn answer(answer: &clap::Error) -> ExitCode {
+pub(crate) fn answer(mut answer: clap::Error) -> ExitCode {
+    // That an option which is not known could be the name of a file helps nobody.
+    if let Some(ContextValue::StyledStrs(tips)) = answer.get(ContextKind::Suggested)
+        && tips.iter().any(|tip| tip.to_string().contains("to pass"))
+    {
+        answer.remove(ContextKind::Suggested);
+    }
     let printed = answer.print();
     match answer.use_stderr() {
         true => USAGE.into(),

@@ -1,6 +1,7 @@
 //! `nvmf flush`, `nvmf dsm` and `nvmf write-zeroes`: commands of the NVM command set that move no data.
 
-use super::refused::{NoShortOptions, NoShortOptionsOfRanges};
+use super::raw::{Queue, number, send_over};
+use super::refused::{AbsentOfBlocks, NoShortOptions, NoShortOptionsOfRanges};
 use super::target::NamespaceArguments;
 use super::waiting::Waiting;
 use crate::connect::connect;
@@ -9,8 +10,15 @@ use crate::runtime::run;
 use anyhow::{Context, Result, ensure};
 use nvme_proto::Nqn;
 use nvme_proto::admin::identify::oncs;
+use nvme_proto::nvm::{DatasetManagement, DsmRange};
+use nvme_proto::opcode::NvmOpcode;
 use nvmf_attached::DiskLock;
+use nvmf_initiator::raw::{IO_DATA_MAX, RawCommand};
 use nvmf_initiator::{Connection, Device};
+use zerocopy::IntoBytes;
+
+/// Ranges that one command with hints has room for here.
+const RANGES_MAX: usize = IO_DATA_MAX / DsmRange::LEN;
 
 #[derive(clap::Args)]
 pub(crate) struct Flush {
@@ -31,6 +39,12 @@ pub(crate) struct Dsm {
     /// Deallocate the ranges: their data are lost
     #[arg(short = 'd', long)]
     ad: bool,
+    /// Hint: the ranges are written as a whole (Integral Dataset for Write)
+    #[arg(long)]
+    idw: bool,
+    /// Hint: the ranges are read as a whole (Integral Dataset for Read)
+    #[arg(short = 'r', long)]
+    idr: bool,
     #[command(flatten)]
     attached: AttachedArguments,
     #[command(flatten)]
@@ -65,11 +79,13 @@ pub(super) struct BlockArguments {
     #[command(flatten)]
     pub(super) namespace: NamespaceArguments,
     /// First block
-    #[arg(long)]
+    #[arg(long, value_parser = number)]
     start_block: u64,
     /// Blocks after the first (0's based, as nvme-cli has it: 0 is one block)
-    #[arg(long = "block-count")]
+    #[arg(long = "block-count", value_parser = number)]
     block_count_z: u64,
+    #[command(flatten)]
+    _absent: AbsentOfBlocks,
     #[command(flatten)]
     _no_short: NoShortOptions,
 }
@@ -99,9 +115,9 @@ impl Flush {
 
 impl Dsm {
     pub(crate) fn run(&self) -> Result<()> {
-        if !self.ad {
+        if !(self.ad || self.idw || self.idr) {
             return wrong_arguments(
-                "nothing is asked of these ranges: --ad deallocates them, and what they hold is lost",
+                "nothing is asked of these ranges: --ad deallocates them, and what they hold is lost; --idw and --idr are hints",
             );
         }
         if self.slbs.len() != self.blocks.len() {
@@ -114,6 +130,11 @@ impl Dsm {
         run(async {
             let (connection, device) = open(&self.namespace, Some(DATASET_MANAGEMENT)).await?;
             self.attached.check(&connection, &device, &self.namespace.nqn)?;
+            if self.idw || self.idr {
+                let hinted = self.hint(&connection, &device).await;
+                connection.close().await;
+                return hinted;
+            }
             let ranges = self.slbs.iter().zip(&self.blocks);
             // All ranges are checked before the first is deallocated.
             let ranges = ranges.map(|(&start, &blocks)| bytes(&device, start, blocks.into()));
@@ -124,6 +145,30 @@ impl Dsm {
             connection.close().await;
             line("dsm: success")
         })
+    }
+
+    /// Sends all of it in one command, with its hints.
+    async fn hint(&self, connection: &Connection, device: &Device) -> Result<()> {
+        ensure!(
+            self.slbs.len() <= RANGES_MAX,
+            "--slbs names {} ranges, and one command with hints has room for {RANGES_MAX} here: give them in several calls",
+            self.slbs.len()
+        );
+        let range = |(&start, &blocks): (&u64, &u64)| {
+            bytes(device, start, blocks.into())?;
+            Ok(DsmRange::new(start, u32::try_from(blocks).context("a range has up to 4294967295 blocks")?))
+        };
+        let ranges = self.slbs.iter().zip(&self.blocks).map(range).collect::<Result<Vec<_>>>()?;
+        let command = DatasetManagement {
+            ranges: ranges.len() as u16,
+            deallocate: self.ad,
+            hints: u8::from(self.idw) << 1 | u8::from(self.idr),
+        };
+        let raw = RawCommand::new(NvmOpcode::DATASET_MANAGEMENT.0, device.nsid())
+            .with_dwords(command.emit(device.nsid()).dwords())
+            .sending(ranges.as_bytes().to_vec());
+        send_over(connection, Queue::Io, "Dataset Management", |_| Ok(raw)).await?;
+        line("dsm: success")
     }
 }
 
@@ -194,7 +239,7 @@ pub(super) async fn open(
 }
 
 /// Blocks as bytes: offset and length.
-fn bytes(device: &Device, start: u64, blocks: u128) -> Result<(u64, u64)> {
+pub(super) fn bytes(device: &Device, start: u64, blocks: u128) -> Result<(u64, u64)> {
     let geometry = device.geometry();
     let block = u128::from(geometry.block_size);
     let (offset, len) = (u128::from(start) * block, blocks * block);

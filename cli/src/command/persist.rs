@@ -89,8 +89,15 @@ fn attach_command() -> Command {
     all.find_subcommand("attach").expect("the command is there").clone()
 }
 
-/// Writes the options of this call into the file of a name, for the unit `nvmf-attach@NAME`: its path.
-pub(super) fn write(name: &str) -> Result<PathBuf> {
+/// A file that says what is attached at boot.
+pub(super) struct Written {
+    pub(super) file: PathBuf,
+    /// There was none before.
+    pub(super) is_new: bool,
+}
+
+/// Writes the options of this call into the file of a name, for the unit `nvmf-attach@NAME`.
+pub(super) fn write(name: &str) -> Result<Written> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
     if name.is_empty() || name.starts_with(['.', '-']) || !name.chars().all(is_plain) {
         return wrong_arguments(format!(
@@ -105,12 +112,13 @@ pub(super) fn write(name: &str) -> Result<PathBuf> {
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let file = folder.join(format!("{name}.toml"));
     check_free(&file, &table)?;
+    let is_new = !file.exists();
     let text = format!(
         "# What nvmf-attach@{name}.service attaches: options of `nvmf attach`, by their long names.\n\
          # Written by `nvmf attach --persist {name}`; may be edited.\n{table}"
     );
     replace(&file, &text).with_context(|| format!("cannot write {}", file.display()))?;
-    Ok(file)
+    Ok(Written { file, is_new })
 }
 
 /// That nothing is lost that somebody wrote: another disk's file of the same name, or options that were edited. What another version

@@ -1,13 +1,14 @@
 //! Options of nvme-cli that mean something else here, or are missing: refused with what to write instead.
 
 use clap::Arg;
+use nvme_proto::Nqn;
 
 /// What nvme-cli has and this program does not, refused with what there is instead.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Absent {
-    #[arg(short = 'P', long = "nr-poll-queues", hide = true, value_parser = no_poll_queues)]
+    #[arg(short = 'P', long = "nr-poll-queues", hide = true, value_name = "VALUE", value_parser = no_poll_queues)]
     _poll_queues: Option<u16>,
-    #[arg(long = "tls-key-identity", alias = "tls_key_identity", hide = true, value_parser = no_key_identity)]
+    #[arg(long = "tls-key-identity", alias = "tls_key_identity", hide = true, value_name = "VALUE", value_parser = no_key_identity)]
     _tls_key_identity: Option<String>,
 }
 
@@ -24,13 +25,13 @@ fn no_key_identity(_: &str) -> Result<String, String> {
 /// What nvme-cli's commands have beside data, and those of Fabrics have not.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct AbsentOfCommands {
-    #[arg(short = 'f', long = "flags", hide = true, value_parser = no_flags)]
+    #[arg(short = 'f', long = "flags", hide = true, value_name = "VALUE", value_parser = no_flags)]
     _flags: Option<u8>,
-    #[arg(short = 'R', long = "rsvd", hide = true, value_parser = no_reserved)]
+    #[arg(short = 'R', long = "rsvd", hide = true, value_name = "VALUE", value_parser = no_reserved)]
     _reserved: Option<u16>,
-    #[arg(short = 'M', long = "metadata", hide = true, value_parser = no_metadata)]
+    #[arg(short = 'M', long = "metadata", hide = true, value_name = "VALUE", value_parser = no_metadata)]
     _metadata: Option<String>,
-    #[arg(short = 'm', long = "metadata-len", hide = true, value_parser = no_metadata_len)]
+    #[arg(short = 'm', long = "metadata-len", hide = true, value_name = "VALUE", value_parser = no_metadata_len)]
     _metadata_len: Option<u32>,
 }
 
@@ -57,15 +58,129 @@ fn no_metadata_len(text: &str) -> Result<u32, String> {
     if is_zero(text) { Ok(0) } else { no_metadata(text).map(|_| 0) }
 }
 
+/// What nvme-cli's commands on blocks have beside the blocks.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct AbsentOfBlocks {
+    #[arg(short = 'y', long = "metadata-size", hide = true, value_name = "VALUE", value_parser = no_metadata_len)]
+    _metadata_size: Option<u32>,
+    #[arg(short = 'M', long = "metadata", hide = true, value_name = "VALUE", value_parser = no_metadata)]
+    _metadata: Option<String>,
+    #[arg(short = 'p', long = "prinfo", hide = true, value_name = "VALUE", value_parser = no_protection)]
+    _prinfo: Option<u64>,
+    #[arg(short = 'r', long = "ref-tag", hide = true, value_name = "VALUE", value_parser = no_protection)]
+    _ref_tag: Option<u64>,
+    #[arg(long = "app-tag", hide = true, value_name = "VALUE", value_parser = no_protection)]
+    _app_tag: Option<u64>,
+    #[arg(short = 'm', long = "app-tag-mask", hide = true, value_name = "VALUE", value_parser = no_protection)]
+    _app_tag_mask: Option<u64>,
+    #[arg(long = "storage-tag", hide = true, value_name = "VALUE", value_parser = no_protection)]
+    _storage_tag: Option<u64>,
+    #[arg(short = 'C', long = "storage-tag-check", hide = true, value_name = "VALUE", value_parser = no_tag_check, num_args = 0..=1,
+        require_equals = true, default_missing_value = "1")]
+    _storage_tag_check: Option<u64>,
+    #[arg(long = "limited-retry", hide = true, value_name = "VALUE", value_parser = no_limited_retry, num_args = 0..=1,
+        require_equals = true, default_missing_value = "true")]
+    _limited_retry: Option<bool>,
+    #[arg(long = "dir-type", hide = true, value_name = "VALUE", value_parser = no_directive)]
+    _dir_type: Option<u64>,
+    #[arg(long = "dir-spec", hide = true, value_name = "VALUE", value_parser = no_directive)]
+    _dir_spec: Option<u64>,
+    #[arg(short = 'D', long = "dsm", hide = true, value_name = "VALUE", value_parser = no_hint)]
+    _dsm: Option<u64>,
+    #[arg(short = 'V', long = "show-command", hide = true, value_name = "VALUE", value_parser = no_single_command, num_args = 0..=1,
+        require_equals = true, default_missing_value = "true")]
+    _show_command: Option<bool>,
+    #[arg(long = "dry-run", hide = true, value_name = "VALUE", value_parser = no_single_command, num_args = 0..=1,
+        require_equals = true, default_missing_value = "true")]
+    _dry_run: Option<bool>,
+    #[arg(long = "latency", hide = true, value_name = "VALUE", value_parser = no_single_command, num_args = 0..=1,
+        require_equals = true, default_missing_value = "true")]
+    _latency: Option<bool>,
+}
+
+/// What nvme-cli's reads have.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct NoForcedAccess {
+    #[arg(short = 'f', long = "force-unit-access", hide = true, value_name = "VALUE", value_parser = no_forced_access, num_args = 0..=1,
+        require_equals = true, default_missing_value = "true")]
+    _force_unit_access: Option<bool>,
+}
+
+/// Zero, or refused with this reason.
+fn only_zero(text: &str, reason: &str) -> Result<u64, String> {
+    if is_zero(text) { Ok(0) } else { Err(reason.to_owned()) }
+}
+
+fn no_protection(text: &str) -> Result<u64, String> {
+    only_zero(text, "namespaces with protection information are not used over Fabrics here: leave it out")
+}
+
+fn no_tag_check(_: &str) -> Result<u64, String> {
+    no_protection("1")
+}
+
+fn no_directive(text: &str) -> Result<u64, String> {
+    only_zero(text, "directives (streams) are not used here: leave it out")
+}
+
+fn no_hint(text: &str) -> Result<u64, String> {
+    only_zero(text, "hints on how blocks are used are not sent with their data: leave it out")
+}
+
+fn no_limited_retry(_: &str) -> Result<bool, String> {
+    Err("how often the target's disk tries is the target's: leave it out".to_owned())
+}
+
+fn no_forced_access(_: &str) -> Result<bool, String> {
+    Err("nothing is read past a cache here; `nvmf io-passthru` sends any command".to_owned())
+}
+
+fn no_single_command(_: &str) -> Result<bool, String> {
+    Err("this may be many commands, and sent again: `nvmf io-passthru` sends one, and has this option"
+        .to_owned())
+}
+
 /// What nvme-cli's discovery has, and this program does in another way.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct AbsentOfDiscovery {
-    #[arg(short = 'p', long = "persistent", hide = true, value_parser = not_persistent, num_args = 0..=1,
+    #[arg(short = 'p', long = "persistent", hide = true, value_name = "VALUE", value_parser = not_persistent, num_args = 0..=1,
         require_equals = true, default_missing_value = "true")]
     _persistent: Option<bool>,
-    #[arg(long = "force", hide = true, value_parser = not_forced, num_args = 0..=1, require_equals = true,
+    #[arg(long = "force", hide = true, value_name = "VALUE", value_parser = not_forced, num_args = 0..=1, require_equals = true,
         default_missing_value = "true")]
     _force: Option<bool>,
+    #[arg(short = 'n', long = "nqn", hide = true, value_name = "VALUE", value_parser = only_the_discovery_nqn)]
+    _nqn: Option<String>,
+    #[arg(long = "device", hide = true, value_name = "VALUE", value_parser = no_controller_device)]
+    _device: Option<String>,
+}
+
+/// What nvme-cli's `connect-all` has, and `discover` alone here.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct NoRawLog {
+    #[arg(short = 'r', long = "raw", hide = true, value_name = "VALUE", value_parser = no_raw_log)]
+    _raw: Option<String>,
+}
+
+fn no_raw_log(_: &str) -> Result<String, String> {
+    Err("`nvmf discover --raw FILE` writes the log".to_owned())
+}
+
+fn only_the_discovery_nqn(text: &str) -> Result<String, String> {
+    if text == Nqn::DISCOVERY.as_str() {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "discovery controllers are asked by the name that all of them have, {}: leave it out",
+        Nqn::DISCOVERY
+    ))
+}
+
+fn no_controller_device(text: &str) -> Result<String, String> {
+    if text == "none" {
+        return Ok(text.to_owned());
+    }
+    Err("no discovery controller stays connected as a device here: name its address (-t, -a, -s)".to_owned())
 }
 
 fn not_persistent(_: &str) -> Result<bool, String> {
@@ -81,9 +196,9 @@ fn not_forced(_: &str) -> Result<bool, String> {
 /// What `-s` and `-c` are refused with by commands that name blocks: nvme-cli has other meanings for them there.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct NoShortOptions {
-    #[arg(short = 's', hide = true, value_parser = no_start_block)]
+    #[arg(short = 's', hide = true, value_name = "VALUE", value_parser = no_start_block)]
     _start_block: Option<u64>,
-    #[arg(short = 'c', hide = true, value_parser = no_block_count)]
+    #[arg(short = 'c', hide = true, value_name = "VALUE", value_parser = no_block_count)]
     _block_count: Option<u64>,
 }
 
@@ -96,32 +211,25 @@ fn no_block_count(text: &str) -> Result<u64, String> {
     Err(no_short(what, "delay between reconnects", "--reconnect-delay", text))
 }
 
-/// The same for commands that take bytes in place of blocks.
-#[derive(clap::Args, Clone, Debug)]
-pub(crate) struct NoShortOptionsOfBytes {
-    #[arg(short = 's', hide = true, value_parser = no_start_byte)]
-    _start_block: Option<u64>,
-    #[arg(short = 'c', hide = true, value_parser = no_byte_count)]
-    _block_count: Option<u64>,
-}
-
-fn no_start_byte(text: &str) -> Result<u64, String> {
-    let what = "-s is nvme-cli's --start-block: here --offset names the first byte";
-    Err(no_short(what, "port", "--trsvcid", text))
-}
-
-fn no_byte_count(text: &str) -> Result<u64, String> {
-    let what = "-c is nvme-cli's --block-count: here --length is the number of bytes";
-    Err(no_short(what, "delay between reconnects", "--reconnect-delay", text))
-}
-
 /// The same for `dsm`.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct NoShortOptionsOfRanges {
-    #[arg(short = 's', hide = true, value_parser = no_slbs)]
+    #[arg(short = 's', hide = true, value_name = "VALUE", value_parser = no_slbs)]
     _slbs: Option<u64>,
-    #[arg(short = 'c', hide = true, value_parser = no_cdw11)]
+    #[arg(short = 'c', hide = true, value_name = "VALUE", value_parser = no_cdw11)]
     _cdw11: Option<u64>,
+    #[arg(long = "ctx-attrs", hide = true, value_name = "VALUE", value_parser = no_hints_of_ranges, value_delimiter = ',')]
+    _ctx_attrs: Vec<u64>,
+    #[arg(long = "cdw11", hide = true, value_name = "VALUE", value_parser = no_whole_dword)]
+    _whole_cdw11: Option<u64>,
+}
+
+fn no_hints_of_ranges(text: &str) -> Result<u64, String> {
+    only_zero(text, "hints on how ranges are used are not sent with them: leave it out")
+}
+
+fn no_whole_dword(text: &str) -> Result<u64, String> {
+    only_zero(text, "--ad, --idw and --idr are its bits: give those")
 }
 
 fn no_slbs(text: &str) -> Result<u64, String> {
@@ -139,7 +247,13 @@ pub(crate) fn no_port(option: &'static str) -> Arg {
         let what = format!("-s is nvme-cli's {option}: write that");
         Err(no_short(&what, "port", "--trsvcid", text).trim_end().to_owned())
     };
-    Arg::new("not_port").short('s').hide(true).num_args(0..=1).default_missing_value("").value_parser(refuse)
+    Arg::new("not_port")
+        .short('s')
+        .value_name("VALUE")
+        .hide(true)
+        .num_args(0..=1)
+        .default_missing_value("")
+        .value_parser(refuse)
 }
 
 fn no_short(what: &str, other: &str, option: &str, text: &str) -> String {

@@ -2,6 +2,7 @@
 
 use super::human::FREEZING_KELVIN;
 use super::identify::page;
+use super::raw::word;
 use super::{PageOutput, TargetArguments};
 use crate::connect::connect;
 use crate::print::{self, human, line};
@@ -34,6 +35,10 @@ pub(crate) struct SmartLogArguments {
     /// NQN of the subsystem
     #[arg(short = 'n', long)]
     nqn: Nqn,
+    /// Ask for the log of one namespace, where the controller has one; 0xffffffff, as without it, is the controller's
+    #[arg(long = "namespace-id", visible_alias = "nsid", value_parser = word, default_value = "0xffffffff",
+        hide_default_value = true)]
+    nsid: u32,
     /// Say what the bits of the critical warning mean
     #[arg(short = 'H', long)]
     human_readable: bool,
@@ -46,7 +51,8 @@ impl SmartLogArguments {
         let options = self.target.options(self.nqn)?;
         let log: SmartLog = run(async {
             let (connection, _) = connect(options).await?;
-            let command = admin::get_log_page(LogPageId::SMART, Nsid::ALL, 0, size_of::<SmartLog>() as u32);
+            let command =
+                admin::get_log_page(LogPageId::SMART, Nsid(self.nsid), 0, size_of::<SmartLog>() as u32);
             let log = page(&connection.admin(command).await?, "Get Log Page (SMART / Health)")?;
             connection.close().await;
             Ok(log)
@@ -55,7 +61,7 @@ impl SmartLogArguments {
             log.as_bytes(),
             || json(&log),
             || {
-                line(format_args!("Smart Log for NVME device:{} namespace-id:{:x}", self.nqn, Nsid::ALL.0))?;
+                line(format_args!("Smart Log for NVME device:{} namespace-id:{:x}", self.nqn, self.nsid))?;
                 print::text(text(&log, self.human_readable))
             },
         )

@@ -30,11 +30,11 @@ use std::time::Duration;
 use uuid::Uuid;
 
 /// The port of NVMe over Fabrics.
-pub(super) const PORT: u16 = 4420;
+pub(crate) const PORT: u16 = 4420;
 /// I/O queues that a controller has at the most.
 const IO_QUEUES_MAX: u16 = 128;
 /// The port of discovery over NVMe/TCP.
-const DISCOVERY_PORT: u16 = 8009;
+pub(crate) const DISCOVERY_PORT: u16 = 8009;
 
 /// Which target, and how to connect to it.
 #[derive(clap::Args, Clone, Debug)]
@@ -242,11 +242,6 @@ impl TargetArguments {
         let HostIdentity { nqn, id } = HostIdentity::of_this_machine_or_new()?;
         let own = self.hostid.map(|id| HostId(id.into_bytes()));
         Ok(HostIdentity { nqn: self.hostnqn.unwrap_or(nqn), id: own.unwrap_or(id) })
-    }
-
-    /// The port that is used where none is named is not one where disks are served.
-    pub(super) fn asks_discovery_port(&self) -> bool {
-        self.transport == Transport::Tcp && self.trsvcid.is_none()
     }
 
     fn check_queues(&self) -> Result<()> {

@@ -1,7 +1,8 @@
 //! `nvmf read` and `nvmf write`: copy between a namespace and a file or pipe.
 
+use super::blocks::Blocks;
 use super::nvm::AttachedArguments;
-use super::refused::NoShortOptionsOfBytes;
+use super::refused::{AbsentOfBlocks, NoForcedAccess, NoShortOptions};
 use super::target::NamespaceArguments;
 use super::waiting::Waiting;
 use crate::connect::connect;
@@ -27,6 +28,8 @@ const DEPTH: usize = 8;
 pub(crate) struct Read {
     #[command(flatten)]
     range: Range,
+    #[command(flatten)]
+    _absent: NoForcedAccess,
     /// Destination; - is the standard output
     #[arg(default_value = "-")]
     file: PathBuf,
@@ -39,6 +42,9 @@ pub(crate) struct Write {
     /// Do not flush at the end: the data may be in the target's volatile cache
     #[arg(long)]
     no_flush: bool,
+    /// Make each command's data durable before it ends
+    #[arg(short = 'f', long)]
+    force_unit_access: bool,
     #[command(flatten)]
     attached: AttachedArguments,
     /// Source; - is the standard input
@@ -58,14 +64,41 @@ struct Range {
     #[arg(long, value_parser = size::parse)]
     length: Option<u64>,
     #[command(flatten)]
-    _no_short: NoShortOptionsOfBytes,
+    blocks: Blocks,
+    #[command(flatten)]
+    _absent: AbsentOfBlocks,
+    #[command(flatten)]
+    _no_short: NoShortOptions,
+}
+
+/// A range that was found.
+struct Opened {
+    connection: Connection,
+    device: Device,
+    /// First byte.
+    offset: u64,
+    /// Bytes.
+    length: u64,
+    /// What operations on it may wait for.
+    waiting: Waiting,
 }
 
 impl Range {
-    /// Connects and opens the device; the number of bytes in the range, and what operations on it may wait for.
-    async fn open(&self) -> Result<(Connection, Device, u64, Waiting)> {
+    /// Connects and opens the device.
+    async fn open(&self) -> Result<Opened> {
         let (connection, _) = connect(self.namespace.options()?).await?;
         let device = connection.open(self.namespace.choose(&connection.namespaces())?)?;
+        let (offset, length) = match self.blocks.bytes(&device)? {
+            Some(range) => range,
+            None => self.bytes(&device)?,
+        };
+        self.blocks.check_size(&device, length)?;
+        let waiting = Waiting::new(&self.namespace, &connection, device.nsid());
+        Ok(Opened { connection, device, offset, length, waiting })
+    }
+
+    /// First byte and number of bytes, where they are named as such; checked to be whole blocks of the device.
+    fn bytes(&self, device: &Device) -> Result<(u64, u64)> {
         let (size, block) = (device.geometry().bytes(), u64::from(device.geometry().block_size));
         let length = self.length.unwrap_or(size.saturating_sub(self.offset));
         let aligned = self.offset.is_multiple_of(block) && length.is_multiple_of(block);
@@ -80,18 +113,31 @@ impl Range {
             "--offset {} and --length {length} lead past the end of the namespace, {size} bytes",
             self.offset
         );
-        let waiting = Waiting::new(&self.namespace, &connection, device.nsid());
-        Ok((connection, device, length, waiting))
+        Ok((self.offset, length))
+    }
+
+    /// The option that says how many bytes there are.
+    fn length_option(&self) -> Option<&'static str> {
+        match (self.blocks.names_a_range(), self.length) {
+            (true, _) => Some("--block-count"),
+            (_, Some(_)) => Some("--length"),
+            _ => None,
+        }
+    }
+
+    /// The file that is meant.
+    fn file<'a>(&'a self, file: &'a Path) -> &'a Path {
+        self.blocks.data.as_deref().unwrap_or(file)
     }
 }
 
 impl Read {
     pub(crate) fn run(&self) -> Result<()> {
         run(async {
-            let (connection, device, length, waiting) = self.range.open().await?;
+            let Opened { connection, device, offset, length, waiting } = self.range.open().await?;
             let mut output = self.output()?;
             let transfer = Transfer::begin("read", length);
-            let (end, mut at) = (self.range.offset + length, self.range.offset);
+            let (end, mut at) = (offset + length, offset);
             let mut under_way = VecDeque::with_capacity(DEPTH);
             let mut bytes = vec![0; CHUNK as usize];
             loop {
@@ -117,24 +163,28 @@ impl Read {
         })
     }
 
+    fn file(&self) -> &Path {
+        self.range.file(&self.file)
+    }
+
     /// The error of a failed write. A closed pipe, as with `head`, is no failure of this program.
     fn unwritten(&self, error: io::Error) -> anyhow::Error {
-        if self.file == Path::new("-") && error.kind() == io::ErrorKind::BrokenPipe {
+        if self.file() == Path::new("-") && error.kind() == io::ErrorKind::BrokenPipe {
             return OutputClosed.into();
         }
-        anyhow::Error::new(error).context(format!("cannot write to {}", name(&self.file)))
+        anyhow::Error::new(error).context(format!("cannot write to {}", name(self.file())))
     }
 
     fn output(&self) -> Result<Box<dyn io::Write>> {
-        if self.file == Path::new("-") {
+        if self.file() == Path::new("-") {
             ensure!(
                 !io::stdout().is_terminal(),
                 "the standard output is a terminal: name a file, or pipe it somewhere"
             );
             return Ok(Box::new(io::stdout().lock()));
         }
-        let file = OpenOptions::new().write(true).create(true).truncate(true).open(&self.file);
-        Ok(Box::new(file.with_context(|| format!("cannot write to {}", name(&self.file)))?))
+        let file = OpenOptions::new().write(true).create(true).truncate(true).open(self.file());
+        Ok(Box::new(file.with_context(|| format!("cannot write to {}", name(self.file())))?))
     }
 }
 
@@ -142,7 +192,8 @@ impl Write {
     pub(crate) fn run(&self) -> Result<()> {
         run(async {
             let mut input = self.input()?;
-            let (connection, device, room, waiting) = self.range.open().await?;
+            let Opened { connection, device, offset, length: room, waiting } = self.range.open().await?;
+            let is_durable = self.force_unit_access;
             self.attached.check(&connection, &device, &self.range.namespace.nqn)?;
             let block = device.geometry().block_size;
             let known = self.known_length();
@@ -155,7 +206,7 @@ impl Write {
             loop {
                 let want = (room - written).min(CHUNK) as usize;
                 let got = fill(&mut input, &mut bytes[..want])
-                    .with_context(|| format!("cannot read {}", name(&self.file)))?;
+                    .with_context(|| format!("cannot read {}", name(self.file())))?;
                 if got == 0 {
                     break;
                 }
@@ -165,9 +216,12 @@ impl Write {
                 }
                 let mut buffer = device.buffer(got)?;
                 buffer.copy_from(&bytes[..got]);
-                let at = self.range.offset + written;
-                under_way.push_back(start(device.clone(), |device| async move {
-                    Ok(device.write(at, buffer).await?)
+                let at = offset + written;
+                under_way.push_back(start(device.clone(), move |device| async move {
+                    match is_durable {
+                        true => Ok(device.write_fua(at, buffer).await?),
+                        false => Ok(device.write(at, buffer).await?),
+                    }
                 }));
                 written += got as u64;
                 if under_way.len() == DEPTH {
@@ -182,8 +236,8 @@ impl Write {
             }
             transfer.end(written);
             // Only now is the length of a pipe known.
-            let rest = if odd == 0 && self.range.length.is_none() && written == room {
-                fill(&mut input, &mut [0]).with_context(|| format!("cannot read {}", name(&self.file)))?
+            let rest = if odd == 0 && self.range.length_option().is_none() && written == room {
+                fill(&mut input, &mut [0]).with_context(|| format!("cannot read {}", name(self.file())))?
             } else {
                 odd
             };
@@ -193,18 +247,22 @@ impl Write {
         })
     }
 
-    fn input(&self) -> Result<Box<dyn io::Read>> {
-        if self.file == Path::new("-") {
-            return Ok(Box::new(io::stdin().lock()));
-        }
-        Ok(Box::new(File::open(&self.file).with_context(|| format!("cannot read {}", name(&self.file)))?))
+    fn file(&self) -> &Path {
+        self.range.file(&self.file)
     }
 
-    /// Checks an input's length: with `--length` it must have at least that, otherwise it must fit.
+    fn input(&self) -> Result<Box<dyn io::Read>> {
+        if self.file() == Path::new("-") {
+            return Ok(Box::new(io::stdin().lock()));
+        }
+        Ok(Box::new(File::open(self.file()).with_context(|| format!("cannot read {}", name(self.file())))?))
+    }
+
+    /// Checks an input's length: where a length is named it must have at least that, otherwise it must fit.
     fn check(&self, length: u64, room: u64, block: u32) -> Result<()> {
-        let name = name(&self.file);
-        if self.range.length.is_some() {
-            ensure!(length >= room, "{name} has {length} bytes, less than --length {room}");
+        let name = name(self.file());
+        if let Some(option) = self.range.length_option() {
+            ensure!(length >= room, "{name} has {length} bytes, fewer than the {room} of {option}");
             return Ok(());
         }
         ensure!(
@@ -220,7 +278,7 @@ impl Write {
 
     /// The input's length, if it is a file.
     fn known_length(&self) -> Option<u64> {
-        std::fs::metadata(&self.file).ok().filter(std::fs::Metadata::is_file).map(|file| file.len())
+        std::fs::metadata(self.file()).ok().filter(std::fs::Metadata::is_file).map(|file| file.len())
     }
 }
 

@@ -1,8 +1,10 @@
 //! Controllers and subsystems as options of `nvmf`, and how to connect to them.
 
 use super::engine::{Controller, Disk, Place, Subsystem, SubsystemPath};
-use crate::command::TargetArguments;
-use anyhow::{Result, anyhow};
+use crate::command::{DISCOVERY_PORT, PORT, TargetArguments};
+use crate::connect::is_unreachable;
+use crate::print::chain;
+use anyhow::{Error, Result, anyhow};
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
 use nvme_proto::Nqn;
@@ -73,6 +75,20 @@ impl Place {
     fn arguments(&self) -> [String; 3] {
         let Self { transport, address, port } = self;
         [format!("--transport={transport}"), format!("--traddr={address}"), format!("--trsvcid={port}")]
+    }
+}
+
+impl Place {
+    /// Why no discovery controller could be asked there. The port that is asked where none is named is not one where disks are served.
+    pub(crate) fn explained(&self, error: Error) -> Error {
+        let is_unreached = error.downcast_ref().is_some_and(is_unreachable);
+        if is_unreached && (self.transport.as_str(), self.port) == ("tcp", DISCOVERY_PORT) {
+            return anyhow!(
+                "{}; discovery over tcp asks port {DISCOVERY_PORT}, with -s {PORT} one where disks are served",
+                chain(&error)
+            );
+        }
+        error
     }
 }
 

@@ -44,6 +44,8 @@ pub(crate) struct Outcome {
     pub(crate) attached: Vec<Attachment>,
     /// What was attached already.
     pub(crate) already: Vec<Attachment>,
+    /// What of it was given further paths.
+    pub(crate) extended: Vec<String>,
     /// What could not be reached or attached, and why.
     pub(crate) failures: Vec<String>,
     /// Subsystems that are listed.
@@ -269,8 +271,11 @@ impl Service {
         let Disk { nqn, nsid } = &disk;
         let failure = match added {
             Ok(count) => {
-                if count > 0 {
-                    tracing::info!("{nqn} namespace {nsid} has {count} more path(s), which discovery lists");
+                let more = format!("{nqn} namespace {nsid} has {count} more path(s), which discovery lists");
+                match self.follows {
+                    _ if count == 0 => {}
+                    true => tracing::info!("{more}"),
+                    false => self.outcome.extended.push(more),
                 }
                 self.without_paths.remove(&disk);
                 return;
@@ -444,6 +449,7 @@ async fn follow_controller(controller: Controller, follows: bool, tell: Unbounde
                 }
             }
             Err(error) => {
+                let error = controller.place.explained(error);
                 let reason = format!("discovery at {}: {}", controller.place, chain(&error));
                 if reason != before {
                     let _ = tell.send(Event::Failed(reason.clone()));

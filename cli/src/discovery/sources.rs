@@ -3,6 +3,7 @@
 use super::arguments::{controller, is_secret};
 use super::config_json::config_json;
 use super::engine::{Controller, Place, Subsystem, of_all_paths};
+use crate::print::chain;
 use anyhow::{Context, Result, ensure};
 use nvme_proto::Nqn;
 use std::io::ErrorKind;
@@ -18,6 +19,8 @@ pub(crate) struct Sources {
     pub(crate) subsystems: Vec<Subsystem>,
     /// What `config.json` says of its hosts, as options.
     pub(crate) hosts: Vec<Vec<String>>,
+    /// Lines that say nothing that can be done: each with its file, its number and the reason.
+    pub(crate) problems: Vec<String>,
 }
 
 impl Sources {
@@ -57,8 +60,16 @@ impl Sources {
     pub(crate) fn read(folder: &Path, config: Option<&Path>, given: &[String]) -> Result<Self> {
         let mut sources = Self::default();
         if let Some(text) = read(&folder.join("discovery.conf"))? {
-            let path = folder.join("discovery.conf");
-            sources.controllers = discovery_conf(&text, given).with_context(|| path.display().to_string())?;
+            for (number, found) in discovery_conf(&text, given) {
+                match found {
+                    Ok(controller) => sources.controllers.push(controller),
+                    Err(error) => sources.problems.push(format!(
+                        "{}: line {number} is left out: {}",
+                        folder.join("discovery.conf").display(),
+                        chain(&error)
+                    )),
+                }
+            }
         }
         let named = config.map(Path::to_owned);
         let json = named.clone().unwrap_or_else(|| folder.join("config.json"));
@@ -100,20 +111,15 @@ fn read(path: &Path) -> Result<Option<String>> {
     }
 }
 
-/// A discovery controller a line, named by options.
-fn discovery_conf(text: &str, given: &[String]) -> Result<Vec<Controller>> {
-    let mut controllers = Vec::new();
-    for (line, number) in text.lines().zip(1..) {
+/// A discovery controller a line, named by options, with the line's number. One that cannot be used spoils no other.
+fn discovery_conf(text: &str, given: &[String]) -> Vec<(usize, Result<Controller>)> {
+    let named = |(line, number): (&str, usize)| {
         let line = line.split('#').next().unwrap_or_default();
         let words = line.split_whitespace().filter(|word| !WITHOUT_MEANING.contains(word));
         let words: Vec<_> = words.map(str::to_owned).collect();
-        if words.is_empty() {
-            continue;
-        }
-        let arguments = [given, &words].concat();
-        controllers.push(controller(&arguments).with_context(|| format!("line {number}"))?);
-    }
-    Ok(controllers)
+        (!words.is_empty()).then(|| (number, controller(&[given, &words].concat())))
+    };
+    text.lines().zip(1..).filter_map(named).collect()
 }
 
 #[cfg(test)]
@@ -128,16 +134,26 @@ pub(super) mod tests {
     fn discovery_conf_has_a_controller_a_line() {
         let text = "# comment\n\n--transport=tcp --traddr=192.0.2.1 --persistent # the first\n\
                     -t tcp -a 2001:db8::1 -s 4420 --hdr-digest -k 30\n--transport=rdma -a name";
-        let found =
-            discovery_conf(text, &["--data-digest".to_owned(), "--transport=tcp".to_owned()]).unwrap();
+        let found = discovery_conf(text, &["--data-digest".to_owned(), "--transport=tcp".to_owned()]);
+        let found: Vec<_> = found.into_iter().map(|(_, found)| found.unwrap()).collect();
         assert_eq!(found[0].place, place("tcp", "192.0.2.1", 8009));
         assert_eq!(found[0].options, ["--data-digest"]);
         assert_eq!(found[1].place, place("tcp", "2001:db8::1", 4420));
         assert_eq!(found[1].options, ["--hdr-digest", "--data-digest", "--keep-alive-tmo=30"]);
         assert_eq!(found[2].place, place("rdma", "name", 4420));
-        let error = format!("{:#}", discovery_conf("-t tcp -a a\n-t tcp --no-such", &[]).unwrap_err());
-        assert!(error.contains("line 2") && error.contains("--no-such"), "{error}");
-        assert!(discovery_conf("-t tcp", &[]).is_err(), "it names no address");
+    }
+
+    #[test]
+    fn line_that_cannot_be_used_spoils_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = "-t tcp -a a\n-t tcp -a b --no-such\n-t tcp\n-t tcp -a c";
+        std::fs::write(folder.path().join("discovery.conf"), text).unwrap();
+        let found = Sources::read(folder.path(), None, &[]).unwrap();
+        let addresses: Vec<_> = found.controllers.iter().map(|it| it.place.address.as_str()).collect();
+        assert_eq!(addresses, ["a", "c"]);
+        let [unknown, nowhere] = &found.problems[..] else { panic!("{:?}", found.problems) };
+        assert!(unknown.contains("discovery.conf: line 2") && unknown.contains("--no-such"), "{unknown}");
+        assert!(nowhere.contains("line 3") && nowhere.contains("-a"), "it names no address: {nowhere}");
     }
 
     #[test]

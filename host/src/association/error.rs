@@ -95,7 +95,7 @@ pub enum AssociationError {
     },
     /// The controller wants authentication.
     #[error(
-        "the controller demands authentication (DH-HMAC-CHAP): give this host's secret (--dhchap-secret), the one that the target has for its NQN"
+        "the controller demands authentication (DH-HMAC-CHAP): give this host's secret (--dhchap-secret), the one that the target has for its NQN; of a disk that is attached it is read from the file that names its options (--persist, --config) at nvmf upgrade"
     )]
     AuthenticationRequired,
     /// It wants TLS of a key that an authentication makes.
@@ -216,6 +216,18 @@ impl AssociationError {
             Self::Command { status, .. } => status.dnr(),
             _ => false,
         }
+    }
+
+    /// Host and controller do not agree on the secrets that they have, if any: what either side is given later may cure it.
+    #[must_use]
+    pub fn is_of_secrets(&self) -> bool {
+        matches!(
+            self,
+            Self::AuthenticationRequired
+                | Self::SecureChannelRequired
+                | Self::NotAuthenticated
+                | Self::Authentication { .. }
+        )
     }
 
     /// The controller answered, and refused.

@@ -57,12 +57,12 @@ fn attempts_back_off_until_the_loss_timeout() {
 fn fast_io_fail_does_not_end_reconnecting() {
     let policy = RecoveryPolicy { fast_io_fail_timeout: Some(5 * SECOND), ..RecoveryPolicy::default() };
     let mut recovery = ready(policy);
-    assert_eq!(recovery.fate_of_lost(1), Fate::Requeue(Duration::ZERO));
+    assert_eq!(recovery.fate_of_lost(None), Fate::Requeue(Duration::ZERO));
     let decisions = fail_until_over(&mut recovery);
     let fail_io = decisions.iter().position(|decision| *decision == (6 * SECOND, Decision::FailIo));
     assert!(fail_io.is_some_and(|at| at + 2 < decisions.len()));
     assert!(!recovery.may_queue());
-    assert_eq!(recovery.fate_of_lost(1), Fate::Fail(BlockError::Gone));
+    assert_eq!(recovery.fate_of_lost(None), Fate::Fail(BlockError::Gone));
 }
 
 #[test]
@@ -119,10 +119,26 @@ fn command_is_retried_a_limited_number_of_times() {
     assert_eq!(fate(Status::INTERNAL_ERROR, 1), Fate::Requeue(delay));
     assert_eq!(fate(Status::INTERNAL_ERROR, 3), Fate::Requeue(4 * delay));
     assert_eq!(fate(Status::INTERNAL_ERROR, 4), Fate::Fail(BlockError::Os(5)));
-    assert_eq!(recovery.fate_of_lost(4), Fate::Fail(BlockError::Aborted), "the device is there");
     assert_eq!(fate(Status::LBA_OUT_OF_RANGE.with_dnr(), 1), Fate::Fail(BlockError::OutOfRange));
     let asked = recovery.fate_of_failed(Status::INTERNAL_ERROR.with_crd(1), 1, Duration::ZERO, 3 * SECOND);
     assert_eq!(asked, Fate::Requeue(3 * SECOND), "the controller asks for more");
+}
+
+#[test]
+fn lost_command_is_issued_again_for_as_long_as_io_waits() {
+    let policy = RecoveryPolicy { ctrl_loss_timeout: Some(60 * SECOND), ..RecoveryPolicy::default() };
+    let fate = |policy, ago| ready(policy).fate_of_lost(ago);
+    let fast = RecoveryPolicy { fast_io_fail_timeout: Some(5 * SECOND), ..policy };
+    let at_once = RecoveryPolicy { fast_io_fail_timeout: Some(Duration::ZERO), ..policy };
+    for (policy, most) in [(policy, 60 * SECOND), (fast, 5 * SECOND), (at_once, Duration::ZERO)] {
+        assert_eq!(fate(policy, None), Fate::Requeue(Duration::ZERO), "the first loss");
+        assert_eq!(fate(policy, Some(most)), Fate::Fail(BlockError::Aborted), "the device is there");
+        if let Some(earlier) = most.checked_sub(SECOND) {
+            assert_eq!(fate(policy, Some(earlier)), Fate::Requeue(Duration::ZERO));
+        }
+    }
+    let never = RecoveryPolicy { ctrl_loss_timeout: None, ..policy };
+    assert_eq!(fate(never, Some(1_000_000 * SECOND)), Fate::Requeue(Duration::ZERO));
 }
 
 #[test]
@@ -157,6 +173,14 @@ fn refusal_of_a_controller_that_was_in_use_is_not_the_end() {
     first.on_lost(SECOND, &other_secret);
     first.on_closed(SECOND);
     assert_eq!(first.poll_decision(), Some(Decision::GiveUp), "the first connection");
+    // A secret was given to one side, or taken away there.
+    let unequal = [AssociationError::AuthenticationRequired, AssociationError::NotAuthenticated];
+    for error in &unequal {
+        let mut first = Recovery::new(RecoveryPolicy::default(), 7, Duration::ZERO);
+        first.on_lost(SECOND, error);
+        first.on_closed(SECOND);
+        assert_eq!(first.poll_decision(), Some(Decision::GiveUp), "the first connection: {error}");
+    }
     // A target that is starting answers, and does not have everything yet.
     let not_yet =
         |status: Status| AssociationError::Command { command: "Identify", status: status.with_dnr() };
@@ -165,7 +189,7 @@ fn refusal_of_a_controller_that_was_in_use_is_not_the_end() {
         not_yet(Status::NAMESPACE_NOT_READY),
         not_yet(Status::INVALID_FIELD),
     ];
-    for error in [lost(), refused, other_secret].into_iter().chain(booting) {
+    for error in [lost(), refused, other_secret].into_iter().chain(unequal).chain(booting) {
         recovery.on_lost(SECOND, &error);
         recovery.on_closed(SECOND);
         assert_eq!(recovery.poll_decision(), None, "{error}");

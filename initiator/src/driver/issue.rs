@@ -225,14 +225,14 @@ impl<T: Transport> Driver<T> {
     }
 
     /// A path's connections are gone: what was in flight goes on elsewhere, or waits.
-    pub(super) fn requeue_lost(&mut self, path: usize) {
+    pub(super) fn requeue_lost(&mut self, now: Duration, path: usize) {
         let own = &self.paths[path].recovery;
         let any = self.paths.iter().map(|path| &path.recovery).find(|recovery| recovery.may_queue());
         let recovery: &Recovery = any.unwrap_or(own);
         let shut = self.shut;
-        self.operations.on_lost(path, |begun| match shut {
+        self.operations.on_lost(now, path, |ago| match shut {
             true => Fate::Fail(BlockError::Gone),
-            false => recovery.fate_of_lost(begun),
+            false => recovery.fate_of_lost(ago),
         });
     }
 }

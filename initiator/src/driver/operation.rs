@@ -52,7 +52,7 @@ pub(super) struct Operation {
     pub(super) effect: Effect,
     /// It begins anew when nothing of it is in flight: a part failed in a way that another try may mend, or it goes elsewhere.
     again: bool,
-    /// It begins anew although nothing of it has failed: that does not count as one of its tries.
+    /// It begins anew although the controller failed nothing of it: that does not count as one of its tries.
     moved: bool,
     /// The second command of a pair was aborted because of the first, whose status says why.
     second_aborted: bool,
@@ -62,6 +62,8 @@ pub(super) struct Operation {
     not_before: Option<Duration>,
     /// When a part of it first failed.
     failed_at: Option<Duration>,
+    /// When it was first lost with its connection.
+    lost_at: Option<Duration>,
     /// It stands in the queue of those that have something to issue, or to be given to a path.
     pub(super) queued: bool,
     /// It stands among those that wait.
@@ -189,6 +191,7 @@ impl Operations {
             doubted: false,
             not_before: None,
             failed_at: None,
+            lost_at: None,
             queued: false,
             waits: false,
         };
@@ -444,8 +447,9 @@ impl Operations {
         }
     }
 
-    /// A path's connections are gone, and with them whatever was in flight.
-    pub(super) fn on_lost(&mut self, path: usize, fate: impl Fn(u8) -> Fate) {
+    /// A path's connections are gone, and with them whatever was in flight. `fate` says what becomes of an operation, given how long ago
+    /// it was lost for the first time, if it was before.
+    pub(super) fn on_lost(&mut self, now: Duration, path: usize, fate: impl Fn(Option<Duration>) -> Fate) {
         for index in 0..self.all.len() as u32 {
             let Some(operation) = self.get(index) else { continue };
             if operation.path != Some(path) || operation.parts.is_none() {
@@ -454,13 +458,14 @@ impl Operations {
             // Whether a pair took effect is not known, and nobody may do it again but who can find out.
             let fate = match operation.op.is_pair() && operation.outstanding > 0 {
                 true => Fate::Fail(BlockError::Aborted),
-                false => fate(operation.begun),
+                false => fate(operation.lost_at.map(|lost_at| now.saturating_sub(lost_at))),
             };
+            operation.lost_at.get_or_insert(now);
             if operation.outstanding > 0 {
                 operation.may_have_been_done();
             }
             operation.outstanding = 0;
-            (operation.again, operation.moved) = (true, false);
+            operation.move_on();
             if let (None, Fate::Fail(error)) = (operation.error, fate) {
                 operation.error = Some(error);
             }

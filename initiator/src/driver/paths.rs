@@ -165,7 +165,7 @@ impl<T: Transport> Driver<T> {
                 if let Some(lost) = lost.filter(|_| !self.shut) {
                     self.fence(now, number, &lost);
                 }
-                self.requeue_lost(number);
+                self.requeue_lost(now, number);
                 if self.paths[number].recovery.next_attempt().is_some() {
                     self.events.push_back(DriverEvent::PathWaits(number));
                 }

@@ -105,7 +105,6 @@ impl<N: Network> Path<N> {
             DriverConfig { operations: SLOTS as u32 + 1, seed: rng.next(), ..options.driver_config() };
         config.recovery.reconnect_delay_max = Duration::from_millis(200);
         config.recovery.attempt_timeout = Duration::from_secs(5);
-        config.recovery.retries_max = u8::MAX;
         config.association.admin_timeout = Duration::from_secs(2);
         config.association.shutdown_timeout = Duration::from_secs(1);
         config.recovery.fast_io_fail_timeout = routes.fast_io_fail;

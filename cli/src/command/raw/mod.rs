@@ -25,7 +25,7 @@ use std::path::Path;
 
 /// Which queue a command is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Queue {
+pub(super) enum Queue {
     Admin,
     Io,
 }
@@ -45,7 +45,7 @@ async fn send(
 }
 
 /// The same over a connection that is there.
-async fn send_over(
+pub(super) async fn send_over(
     connection: &Connection,
     queue: Queue,
     what: &str,
@@ -80,12 +80,12 @@ pub(super) fn number(text: &str) -> Result<u64, String> {
 }
 
 /// The same of 32 bits.
-fn word(text: &str) -> Result<u32, String> {
+pub(super) fn word(text: &str) -> Result<u32, String> {
     number(text)?.try_into().map_err(|_| "a number of 32 bits".to_owned())
 }
 
 /// The same of 16 bits.
-fn half(text: &str) -> Result<u16, String> {
+pub(super) fn half(text: &str) -> Result<u16, String> {
     number(text)?.try_into().map_err(|_| "a number of 16 bits".to_owned())
 }
 

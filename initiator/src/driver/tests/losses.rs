@@ -106,6 +106,58 @@ fn write_that_failed_while_it_was_fenced_holds_the_next_one_back() {
     assert_eq!(rig.target.disks[&1].bytes[4 * BLOCK], 0xbb);
 }
 
+/// A read that is in flight each time that its connection is lost, so often.
+fn lost_again_and_again(losses: usize) -> Rig {
+    let mut rig = Rig::ready();
+    rig.target.hold = true;
+    rig.submit(1, read(4, 1));
+    rig.run();
+    for loss in 1..=losses {
+        rig.target.disconnect();
+        rig.pass(3 * SECOND);
+        assert_eq!((rig.result(1), rig.target.held.len()), (None, 1), "loss {loss}");
+    }
+    rig.target.hold = false;
+    rig
+}
+
+#[test]
+fn operation_outlasts_any_number_of_losses_in_the_time_for_which_io_waits() {
+    let mut rig = lost_again_and_again(18);
+    rig.target.release();
+    rig.run();
+    assert_eq!(rig.result(1), Some(Ok(())));
+}
+
+#[test]
+fn operation_that_is_lost_for_as_long_as_io_waits_is_aborted() {
+    // The first loss was 57 seconds ago, and a lost connection is waited for a minute.
+    let mut rig = lost_again_and_again(19);
+    rig.pass(5 * SECOND);
+    assert_eq!(rig.result(1), None);
+    rig.target.disconnect();
+    rig.run();
+    assert_eq!(rig.result(1), Some(Err(BlockError::Aborted)));
+    rig.submit(2, read(4, 1));
+    rig.pass(3 * SECOND);
+    assert_eq!(rig.result(2), Some(Ok(())), "the disk is there");
+}
+
+#[test]
+fn losses_leave_an_operation_the_tries_that_it_has_where_the_controller_fails_it() {
+    let mut rig = lost_again_and_again(8);
+    rig.target.refuse = |_, io| io.then_some(Status::INTERNAL_ERROR);
+    rig.target.disconnect();
+    let lost = rig.target.seen.len();
+    while rig.target.seen.len() < lost + 2 {
+        rig.pass(SECOND / 20);
+        assert_eq!(rig.result(1), None, "it was failed for the first time");
+    }
+    rig.target.refuse = |_, _| None;
+    rig.pass(SECOND);
+    assert_eq!(rig.result(1), Some(Ok(())));
+}
+
 #[test]
 fn read_in_flight_holds_nothing_back() {
     let (mut rig, _) = given_up(true, |rig| rig.submit(1, read(4, 1)));
