@@ -57,8 +57,10 @@ pub(crate) fn controller(arguments: &[String]) -> Result<Controller> {
 pub(super) fn parse(arguments: &[String]) -> Result<(Call, ArgMatches)> {
     let matches = Call::command().try_get_matches_from(arguments);
     let in_a_line = |error: clap::Error| {
+        // Of what is missing, the lines that follow say what it is.
         let text = error.to_string();
-        anyhow!("{}", text.lines().next().unwrap_or_default().trim_start_matches("error: "))
+        let paragraph: Vec<_> = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+        anyhow!("{}", paragraph.join(" ").trim_start_matches("error: "))
     };
     let matches = matches.map_err(in_a_line)?;
     let call = Call::from_arg_matches(&matches).map_err(in_a_line)?;

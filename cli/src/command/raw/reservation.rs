@@ -109,10 +109,10 @@ fn send_to_disk(
                 match waiting.tell(device.raw_io(command.clone())).await {
                     // Whatever the controller that was lost may still carry out is over before another one gets it.
                     Err(Error::Association { .. } | Error::Closed) => was_lost = true,
-                    reply => return answered(reply?, what, was_lost),
+                    reply => return answered(reply, what, was_lost),
                 }
             }
-            answered(waiting.tell(device.raw_io(command)).await?, what, was_lost)
+            answered(waiting.tell(device.raw_io(command)).await, what, was_lost)
         }
         .await;
         connection.close().await;
@@ -120,9 +120,10 @@ fn send_to_disk(
     })
 }
 
-/// A reply to a command that, before, was sent over a path that `was_lost`.
-fn answered(reply: AdminReply, what: &str, was_lost: bool) -> Result<AdminReply> {
-    accepted(reply, what).map_err(|error| match was_lost {
+/// What became of a command that, before, was sent over a path that `was_lost`.
+fn answered(reply: Result<AdminReply, Error>, what: &str, was_lost: bool) -> Result<AdminReply> {
+    let reply = reply.map_err(anyhow::Error::from).and_then(|reply| accepted(reply, what));
+    reply.map_err(|error| match was_lost {
         true => error.context(
             "the path that had it first was lost, and it may have been carried out there (nvmf resv-report shows)",
         ),

@@ -184,7 +184,8 @@ impl TargetArguments {
                 "{text}: the disk is reached by TLS, and over rdma there is none: add a path over tcp"
             ));
         }
-        argument.tls |= has_tls;
+        // With --concat a key is made on each connection, and none may be given.
+        argument.tls = !self.concat && (argument.tls || has_tls);
         // Beside those that there are, so that it is known which options are meant for it.
         let all = Self { paths: [self.paths.clone(), vec![argument]].concat(), ..self.clone() };
         all.each_path().last().context("it is no path")
@@ -216,6 +217,10 @@ mod tests {
             assert!(error.contains("the disk is reached by TLS"), "{error}");
         }
         assert!(!tls(&further(&["-a", "127.0.0.1"]).path("127.0.0.3").unwrap()));
+        // A key is made on each connection; a path that discovery lists with TLS is such a one.
+        let secret = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
+        let concat = further(&["-a", "127.0.0.1", "--concat", "-S", secret]);
+        assert!(!tls(&concat.path("127.0.0.3,tls").unwrap()) && concat.path("127.0.0.3/rdma").is_err());
     }
 
     #[test]
