@@ -153,7 +153,7 @@ pub(super) mod tests {
         assert_eq!(addresses, ["a", "c"]);
         let [unknown, nowhere] = &found.problems[..] else { panic!("{:?}", found.problems) };
         assert!(unknown.contains("discovery.conf: line 2") && unknown.contains("--no-such"), "{unknown}");
-        assert!(nowhere.contains("line 3") && nowhere.contains("-a"), "it names no address: {nowhere}");
+        assert!(nowhere.contains("line 3") && nowhere.contains("--traddr"), "it names no address: {nowhere}");
     }
 
     #[test]
