@@ -87,11 +87,14 @@ parted() {
     grep -E 'err=|IOPS' /run/load.log
 }
 
-# A file system is whole after all of it at once.
+# What meets a file system.
+at_once=${at_once:-delay 5ms 3ms loss 2% duplicate 2% reorder 10% 50% corrupt 1%}
+
+# It is whole after all of that at once.
 file_system_survives() {
     mkfs.ext4 -q -F $device
     mount $device /mnt
-    both_send delay 5ms 3ms loss 2% duplicate 2% reorder 10% 50% corrupt 1%
+    both_send $at_once
     cp -a /usr/share/perl5 /mnt/tree
     sync -f /mnt
     mended
