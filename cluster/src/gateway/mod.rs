@@ -100,8 +100,6 @@ pub struct Gateway {
     registry: Reader,
     map: Reader,
     groups: BTreeMap<GroupId, Group>,
-    /// Handles that are being ended, of no group any more.
-    ending: usize,
     /// The last takeover, or change of who is there; the last change of any entry.
     disturbed: Duration,
     changed: Duration,
@@ -145,7 +143,6 @@ impl Gateway {
             registry: Reader::default(),
             map: Reader::default(),
             groups: BTreeMap::new(),
-            ending: 0,
             disturbed: now,
             changed: now,
             stopping: false,
@@ -198,7 +195,7 @@ impl Gateway {
             Purpose::Converge { state } => self.on_converged(now, state, reply),
             Purpose::Group(group) => self.on_group(now, group, op, reply),
             Purpose::Wish => self.on_wish(),
-            Purpose::Shutdown => self.ending -= 1,
+            Purpose::Shutdown => {}
             Purpose::Edit => self.on_edit(reply),
             Purpose::Request(request) => self.on_request(now, request, reply),
             Purpose::Reconnect => self.on_reconnected(),
@@ -230,7 +227,9 @@ impl Gateway {
     /// cannot wait for it may end before, and the others fence.
     pub fn stop(&mut self, now: Duration) {
         self.stopping = true;
-        self.leaves = Some(now);
+        // A drain that went before has had its time.
+        self.leaves = None;
+        self.note_leaving(now);
         self.advance(now);
     }
 

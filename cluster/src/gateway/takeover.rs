@@ -285,7 +285,6 @@ impl Gateway {
         self.show();
         if let Some(handle) = handle {
             self.actions.push_back(Action::Trust { handle, until: Duration::ZERO });
-            self.ending += 1;
             let op = self.begin(Purpose::Shutdown);
             self.actions.push_back(Action::Shutdown { op, handle });
         }
