@@ -2,9 +2,9 @@
 //! `nvmf attach --from FILE` reads. Their keys are the long options of `nvmf attach`.
 
 use super::Arguments;
+use crate::discovery::given_of;
 use crate::print::wrong_arguments;
 use anyhow::{Context, Result, bail, ensure};
-use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory};
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -141,11 +141,9 @@ fn check_free(file: &Path, table: &Table) -> Result<()> {
 fn table(matches: &ArgMatches) -> Result<Table> {
     let mut table = Table::new();
     table.insert("version".to_owned(), Value::Integer(VERSION));
-    for argument in attach_command().get_arguments() {
-        let (id, Some(long)) = (argument.get_id().as_str(), argument.get_long()) else { continue };
-        let is_given = matches.try_contains_id(id).unwrap_or_default()
-            && matches.value_source(id) == Some(ValueSource::CommandLine);
-        if !is_given || OF_THE_CALL.contains(&id) {
+    let attach = attach_command();
+    for (argument, id, long) in given_of(&attach, matches) {
+        if OF_THE_CALL.contains(&id) {
             continue;
         }
         if matches!(argument.get_action(), ArgAction::SetTrue) {

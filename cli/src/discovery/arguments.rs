@@ -6,7 +6,7 @@ use crate::connect::is_unreachable;
 use crate::print::chain;
 use anyhow::{Error, Result, anyhow};
 use clap::parser::ValueSource;
-use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser};
+use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches, Parser};
 use nvme_proto::Nqn;
 use nvmf_initiator::Options;
 use std::path::PathBuf;
@@ -31,11 +31,9 @@ pub(super) struct Call {
 /// The options that are given, by their long names, but for those that say where a controller is.
 pub(crate) fn given(matches: &ArgMatches) -> Vec<String> {
     let mut options = Vec::new();
-    for argument in Call::command().get_arguments() {
-        let (id, Some(long)) = (argument.get_id().as_str(), argument.get_long()) else { continue };
-        let is_given = matches.try_contains_id(id).unwrap_or_default()
-            && matches.value_source(id) == Some(ValueSource::CommandLine);
-        if !is_given || OF_ONE_PLACE.contains(&id) {
+    let call = Call::command();
+    for (argument, id, long) in given_of(&call, matches) {
+        if OF_ONE_PLACE.contains(&id) {
             continue;
         }
         if matches!(argument.get_action(), ArgAction::SetTrue) {
@@ -46,6 +44,19 @@ pub(crate) fn given(matches: &ArgMatches) -> Vec<String> {
         options.extend(values.map(|value| format!("--{long}={}", value.to_string_lossy())));
     }
     options
+}
+
+/// The options of a command that are given in its call: each with its ID and its long name.
+pub(crate) fn given_of<'a>(
+    command: &'a Command,
+    matches: &'a ArgMatches,
+) -> impl Iterator<Item = (&'a Arg, &'a str, &'a str)> {
+    command.get_arguments().filter_map(|argument| {
+        let (id, long) = (argument.get_id().as_str(), argument.get_long()?);
+        let is_given = matches.try_contains_id(id).unwrap_or_default()
+            && matches.value_source(id) == Some(ValueSource::CommandLine);
+        is_given.then_some((argument, id, long))
+    })
 }
 
 /// The discovery controller that these options name.

@@ -24,7 +24,7 @@ mod policy;
 mod service;
 mod sources;
 
-pub(crate) use arguments::given;
+pub(crate) use arguments::{given, given_of};
 pub(crate) use dump::config;
 pub(crate) use engine::{Controller, Place, Subsystem, SubsystemPath};
 pub(crate) use further_paths::add_missing_paths;
