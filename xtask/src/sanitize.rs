@@ -2,6 +2,7 @@
 //! library, which comes as it is.
 
 use crate::step;
+use crate::test::PROGRAMS;
 use anyhow::{Context, Result, bail};
 use std::process::Command;
 
@@ -66,9 +67,8 @@ impl Sanitize {
             cargo.env("RUSTFLAGS", self.sanitizer.flags()).env("CARGO_INCREMENTAL", "0").env_remove("CARGO");
             cargo
         };
-        let programs = ["nvmf-target", "nvmf-cli", "nvmf-bench", "nvmf-manual", "nvmf-capi"];
         let mut build = cargo(&["build"]);
-        build.args(programs.iter().flat_map(|package| ["-p", package]));
+        build.args(PROGRAMS.iter().flat_map(|package| ["-p", package]));
         step::run("programs", &mut build)?;
         let mut tests = cargo(&["test", "--no-fail-fast", "--lib", "--bins", "--tests"]);
         let packages = self.package.iter().map(String::as_str);

@@ -10,6 +10,9 @@ const CARGO_DENY: &str = "^0.20";
 /// What holds the hand-written ABI against the libraries' header files: not in the workspace.
 const ABI_CHECK: &str = "rdma/verbs/abi-check/Cargo.toml";
 
+/// Packages whose programs and libraries the integration tests run, as users do.
+pub(crate) const PROGRAMS: [&str; 5] = ["nvmf-target", "nvmf-cli", "nvmf-bench", "nvmf-manual", "nvmf-capi"];
+
 #[derive(clap::Args)]
 pub(crate) struct Test {
     /// Run only the tests, without the format, clippy, rustdoc and licence checks
@@ -43,19 +46,7 @@ impl Test {
         // own.
         step::run(
             "programs",
-            &mut step::cargo(&[
-                "build",
-                "-p",
-                "nvmf-target",
-                "-p",
-                "nvmf-cli",
-                "-p",
-                "nvmf-bench",
-                "-p",
-                "nvmf-manual",
-                "-p",
-                "nvmf-capi",
-            ]),
+            step::cargo(&["build"]).args(PROGRAMS.iter().flat_map(|package| ["-p", package])),
         )?;
         step::run("tests", &mut step::cargo(&["test", "--workspace"]))?;
         match &packages::missing(&[packages::ABI])[..] {
