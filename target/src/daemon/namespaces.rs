@@ -280,15 +280,18 @@ impl Namespaces {
 
     /// Images that are being opened, and do not answer: their cluster says when they can, and nobody waits for that.
     pub(super) fn hanging_images(&self, now: Duration) -> HashSet<Key> {
-        let hanging = self.opening.iter().filter(|opening| opening.is_image() && opening.hangs(now));
-        hanging.map(|opening| opening.key).collect()
+        self.slow_images(now, HANGS_AFTER)
     }
 
-    /// How many of the wanted may open soon.
-    /// An image that is merely slow is one of them: hosts that find its namespace missing give it up.
+    fn slow_images(&self, now: Duration, after: Duration) -> HashSet<Key> {
+        let slow = self.opening.iter().filter(|opening| opening.is_image() && now >= opening.since + after);
+        slow.map(|opening| opening.key).collect()
+    }
+
+    /// How many of the wanted may open soon. An image that is merely slow is one of them: hosts that find its namespace missing give
+    /// it up.
     pub(super) fn to_come(&self, wanted: &[Subsystem], now: Duration) -> usize {
-        let is_late = |opening: &&Opening| opening.is_image() && now >= opening.since + OPEN_TIMEOUT;
-        let hanging: HashSet<Key> = self.opening.iter().filter(is_late).map(|opening| opening.key).collect();
+        let hanging = self.slow_images(now, OPEN_TIMEOUT);
         let is_to_come = |(key, namespace): &(Key, &Namespace)| {
             !self.is_waiting(key, now) && !self.is_resting(key, namespace) && !hanging.contains(key)
         };

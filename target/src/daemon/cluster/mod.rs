@@ -41,7 +41,7 @@ use images::Images;
 use looking::Look;
 use nvmf_backend::ClusterSpec;
 use nvmf_cluster::status::GroupStatus;
-use nvmf_cluster::{AnaState, GroupId, Handle, OpId, Status, Unopened};
+use nvmf_cluster::{AnaState, GroupId, Handle, OpId, Unopened};
 use nvmf_config::Items;
 use nvmf_rados::boottime;
 use nvmf_subsystem::Nqn;
@@ -105,6 +105,22 @@ impl Membership {
     /// Whether hosts may be let in: they would be told that their subsystem does not exist.
     fn may_listen(&self) -> bool {
         self.is_configured && self.controller_ids.is_some()
+    }
+
+    /// ANA groups that hosts still use here, or that no other gateway serves yet: hosts keep this path before the next one is there.
+    fn not_handed_over(&self) -> Vec<GroupId> {
+        if self.others == 0 {
+            return Vec::new();
+        }
+        // One that drains has I/O of hosts to end.
+        let is_here = |(id, state): (&GroupId, &AnaState)| (*state != AnaState::INACCESSIBLE).then_some(*id);
+        let here: Vec<_> = self.states.iter().filter_map(is_here).collect();
+        if !here.is_empty() {
+            return here;
+        }
+        let groups = self.driver.status().map(|status| status.groups).unwrap_or_default();
+        let is_on_its_way = |group: &GroupStatus| matches!(group.state, "free" | "taking" | "surrendered");
+        groups.into_iter().filter_map(|(id, group)| is_on_its_way(&group).then_some(id)).collect()
     }
 
     /// What hosts are waiting for, for people.
@@ -267,23 +283,14 @@ impl Daemon {
     /// Gives the ANA groups to the other gateways, where there are any, before hosts may use this one no more.
     ///
     /// # Errors
-    /// The ANA groups that stayed. They are served on, and others taken.
+    /// The ANA groups that were not handed over. Those that are here are served on, and others taken.
     pub(super) fn drain_gateway(&mut self) -> Result<(), Vec<GroupId>> {
-        // One that drains has I/O of hosts to end.
-        let stays = |(id, state): (&GroupId, &AnaState)| (*state != AnaState::INACCESSIBLE).then_some(*id);
-        let is_over = |cluster: &Membership| {
-            // Hosts keep this path before the next one is there.
-            let is_on_its_way =
-                |group: &GroupStatus| matches!(group.state, "free" | "taking" | "surrendered");
-            let are_there = |status: Status| !status.groups.values().any(is_on_its_way);
-            let serves = cluster.states.iter().any(|it| stays(it).is_some());
-            cluster.others == 0 || !serves && cluster.driver.status().is_none_or(are_there)
-        };
-        if self.hand_over(crate::cluster::ToDriver::Drain(true), is_over) {
+        if self.hand_over(crate::cluster::ToDriver::Drain(true), |it| it.not_handed_over().is_empty()) {
             return Ok(());
         }
+        let stayed = self.cluster.as_ref().map(|cluster| cluster.not_handed_over()).unwrap_or_default();
         self.end_drain_of_group();
-        Err(self.cluster.iter().flat_map(|cluster| cluster.states.iter().filter_map(stays)).collect())
+        Err(stayed)
     }
 
     /// Groups are taken again: balance brings some back.
