@@ -28,7 +28,8 @@ impl Gateway {
             let group = &self.groups[&id];
             match group.phase {
                 Phase::Idle if group.unreadable.is_some() => {}
-                Phase::Idle | Phase::Prepared => {
+                // Also while a look at its images is not over: what is free now goes before what they are like here.
+                Phase::Idle | Phase::Looking | Phase::Prepared => {
                     self.consider(now, id, since);
                     self.prepare(now, id);
                 }
@@ -37,7 +38,7 @@ impl Gateway {
                     let reason = format!("{step} took longer than {} s", self.timing.step.as_secs());
                     self.fail(now, id, &reason);
                 }
-                Phase::Preparing | Phase::Looking => self.prepare(now, id),
+                Phase::Preparing => self.prepare(now, id),
                 Phase::Serving if group.lapsed && self.suspended.is_some() => {}
                 Phase::Serving if group.lapsed || group.gone => self.affirm(now, id),
                 Phase::Serving if self.leaves.is_some() => self.move_away(now, id),

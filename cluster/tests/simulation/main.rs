@@ -237,7 +237,7 @@ fn same_seed_gives_same_outcome() {
 #[test]
 fn planted_mistakes_are_found() {
     for mistake in Mistake::ALL {
-        let (failed, _) = run_all(0..5000, Some(mistake));
+        let (failed, _) = run_all(0..30000, Some(mistake));
         let seed = failed.unwrap_or_else(|| panic!("{mistake:?} is not found"));
         let failure = World::new(Plan::new(seed), Some(mistake), false).run().expect_err("it fails again");
         println!("{mistake:?}: seed {seed}, {}", failure.what.lines().next().unwrap_or_default());

@@ -240,3 +240,23 @@ fn taker_whose_connection_hangs_leaves_the_group_to_another() {
     }
     assert!(waited > 0, "no group was to be taken by a gateway that hangs");
 }
+
+#[test]
+fn gateway_that_stops_while_an_image_hangs_is_followed_by_one_that_is_connected() {
+    let hangs = |node| (AT, LONG, Fault::Unable { node, how: Unable::OneHangs });
+    let mut world = world(&[hangs(1), hangs(2), (AT + SECOND, LONG, Fault::Leave { node: 0 })], 6);
+    world.run_until(AT + SECOND).expect("a run");
+    let left: Vec<u32> = (1..=6).filter(|&group| world.shown(group) == ["gw0"]).collect();
+    let (mut since, mut longest) = (vec![None; left.len()], 0);
+    while world.now < AT + 20 * SECOND {
+        world.run_until(world.now + 10 * MS).expect("a run");
+        for (since, group) in since.iter_mut().zip(&left) {
+            let away = world.shown(*group).is_empty();
+            *since = away.then(|| since.unwrap_or(world.now));
+            longest = longest.max(since.map_or(0, |since| world.now - since));
+        }
+    }
+    assert!(!left.is_empty() && left.iter().all(|&group| world.shown(group).len() == 1));
+    // It opens images for 1.3 s.
+    assert!(longest < 2 * SECOND, "{} ms", longest / MS);
+}

@@ -93,6 +93,8 @@ pub(crate) enum Unable {
     Open,
     /// One of two images of each group does not open.
     OpenAll,
+    /// One of two does not answer: hosts get the other one, and a look at them ends late.
+    OneHangs,
 }
 
 /// A fault, from when on, and for how long.
@@ -185,8 +187,8 @@ impl Plan {
                 _ => Fault::FenceControl { node },
             },
             20 | 21 => {
-                let hows = [Unable::Connect, Unable::Hang, Unable::Open, Unable::OpenAll];
-                Fault::Unable { node, how: hows[rng.below(4) as usize] }
+                let hows = [Unable::Connect, Unable::Hang, Unable::Open, Unable::OpenAll, Unable::OneHangs];
+                Fault::Unable { node, how: hows[rng.below(hows.len() as u64) as usize] }
             }
             16 | 17 => Fault::Edit { node, key: rng.below(3) as u8 },
             _ => {

@@ -125,6 +125,10 @@ impl World {
                 let reply = Reply::Failed("none of its images can be opened".into());
                 self.send_to(node, life, 5 * MS, 0, Input::Reply(op, reply, None));
             }
+            Action::LookAtImages { op, .. } if unable == Some(Unable::OneHangs) => {
+                let reply = Reply::Unopened([("0".to_owned(), "it did not open".to_owned())].into());
+                self.send_to(node, life, 10 * SECOND, 0, Input::Reply(op, reply, None));
+            }
             Action::LookAtImages { op, .. } => {
                 let lacks = lacks(unable);
                 let reply = if lacks.is_empty() { Reply::Done } else { Reply::Unopened(lacks) };
@@ -138,7 +142,8 @@ impl World {
             }
             Action::OpenImages { op, handle, group } => {
                 running.open.insert(group, handle);
-                let after = 2 * MS + self.rng.below(40 * MS);
+                let hangs = if unable == Some(Unable::OneHangs) { 1300 * MS } else { 0 };
+                let after = 2 * MS + self.rng.below(40 * MS) + hangs;
                 running.lacks.insert(group, lacks(unable));
                 self.send_to(node, life, after, 0, Input::Unopened);
                 self.send_to(node, life, after, 0, Input::Reply(op, Reply::Done, None));

@@ -3,6 +3,7 @@
 use super::Daemon;
 use super::apply::held;
 use super::changing::Pending;
+use super::cluster::Taken;
 use super::sizes::Looked;
 use crate::barrier::Scope;
 use crate::exports::{Export, ExportError, ExportFault};
@@ -231,7 +232,16 @@ impl Daemon {
 
     /// Shows the hosts of a subsystem the namespaces that are open.
     pub(super) fn show(&self, nqn: &Nqn) -> Result<(), Box<DefinitionError>> {
-        // One lock for both: nobody may see a namespace without the reservation that was kept of it.
+        self.show_with(nqn, core::iter::empty())
+    }
+
+    /// Shows them, with what a gateway group has of those that were taken over just now.
+    pub(super) fn show_with<'a>(
+        &self,
+        nqn: &Nqn,
+        taken: impl Iterator<Item = &'a Taken>,
+    ) -> Result<(), Box<DefinitionError>> {
+        // One lock for all: nobody may see a namespace without the reservation that was kept of it.
         let mut registry = self.registry();
         let before = registry.namespaces(nqn).cloned();
         let was_there = |export: &Export| {
@@ -241,14 +251,23 @@ impl Daemon {
         let is_own = |it: &&Export| it.nqn == *nqn && !self.is_held_back(it, was_there(it));
         let own = || self.exports().iter().filter(is_own);
         let elsewhere = self.known_elsewhere(nqn);
-        registry.set_namespaces(nqn, own().map(Export::definition).chain(elsewhere).collect())?;
+        let shown = registry.set_namespaces(nqn, own().map(Export::definition).chain(elsewhere).collect());
         for export in own() {
             let nsid = Nsid(export.namespace.nsid);
-            if let Some(kept) = export.kept.as_ref().filter(|_| !was_there(export)) {
+            if let Some(kept) = export.kept.as_ref().filter(|_| shown.is_ok() && !was_there(export)) {
                 registry.restore_reservation(nqn, nsid, export.uuid, kept.clone())?;
             }
         }
-        Ok(())
+        // Also where hosts see the namespaces of before.
+        for Taken { nsid, uuid, reservation, protection, .. } in taken {
+            let nsid = Nsid(*nsid);
+            let restored = registry.restore_reservation(nqn, nsid, *uuid, reservation.clone());
+            let protected = registry.restore_write_protection(nqn, nsid, *uuid, *protection);
+            if let Err(error) = restored.and(protected) {
+                tracing::error!("the reservation of a namespace is not restored: {error}");
+            }
+        }
+        Ok(shown?)
     }
 
     pub(super) fn detach(&self, device: DeviceId) {

@@ -52,6 +52,7 @@ pub mod reservations;
 mod resets;
 mod sizes;
 mod slow_disks;
+mod stalls;
 mod start;
 mod status;
 pub(crate) mod twins;
@@ -92,6 +93,7 @@ use nvmf_config::Config;
 use nvmf_subsystem::Registry;
 use sizes::{Looked, Looking};
 use slow_disks::SlowDisks;
+use stalls::Stalls;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -103,8 +105,6 @@ use workers::{Common, WorkerThread};
 
 /// How often the daemon looks around when nobody asks for anything.
 const ROUND: Duration = Duration::from_secs(5);
-/// A worker that has not turned for so long hangs.
-const HANGS: Duration = Duration::from_secs(10);
 
 /// A running daemon.
 pub struct Daemon {
@@ -134,6 +134,7 @@ pub struct Daemon {
     look_at: Duration,
     devices_at: Duration,
     watchdog: Watchdog,
+    stalls: Stalls,
     /// Where metrics are served.
     metrics: Option<Endpoint>,
     slow: SlowDisks,
@@ -231,11 +232,11 @@ impl Daemon {
     /// Tells systemd's watchdog, when that is due, that the workers turn, if they do.
     fn keep_alive(&self) {
         let now = self.common.clock.now();
-        let stalled = now.saturating_sub(self.common.mailboxes.oldest_turn());
-        if stalled > HANGS {
+        let seen = self.stalls.look(now, self.common.mailboxes.oldest_turn());
+        if let Some(stalled) = seen.news {
             tracing::error!("a worker has not turned for {stalled:?}: a device or the machine hangs");
         }
-        self.watchdog.tell(now, stalled <= HANGS);
+        self.watchdog.tell(now, seen.all_turn);
     }
 
     /// Takes up what has become possible since: disks and addresses that could not be had, RDMA devices that are new.

@@ -8,6 +8,7 @@ use super::keys::{NO_KEYS, tls_ports};
 use super::reservations::{OfDaemon, Reservations};
 use super::resets::Resets;
 use super::slow_disks::SlowDisks;
+use super::stalls::Stalls;
 use super::worker_group::{Selection, WorkerGroup, select};
 use super::workers::{Common, WorkerError, check_memlock};
 use super::{Daemon, Listening, discovery, questions};
@@ -244,6 +245,7 @@ impl Daemon {
             look_at: Duration::ZERO,
             devices_at: Duration::ZERO,
             watchdog: Watchdog::of_this_process(),
+            stalls: Stalls::default(),
             limits: Default::default(),
             announcer: None,
             unfinished: Vec::new(),

@@ -8,8 +8,9 @@ use super::super::Daemon;
 use super::super::disks::error_text;
 use super::leaving::{Cut, Leaving, close};
 use super::opening::{Fault, HANGS_AFTER, Opening};
+use super::showing::Taken;
 use crate::cluster::ToDriver;
-use crate::exports::{Export, ExportFault, Through};
+use crate::exports::{Export, Through};
 use crate::limits::RETRY_INTERVAL;
 use crate::mailbox::ThreadMessage;
 use core::time::Duration;
@@ -17,7 +18,7 @@ use nvmf_backend::{Disk, Health};
 use nvmf_cluster::{GroupId, Handle, OpId, Reply, Unopened};
 use nvmf_rados::Cluster;
 use nvmf_subsystem::reservation::Reservation;
-use nvmf_subsystem::{Nqn, Nsid, WriteProtection};
+use nvmf_subsystem::{Nqn, WriteProtection};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -47,7 +48,7 @@ pub(super) struct Images {
 
 /// An image that could not be opened.
 pub(super) struct Failed {
-    why: Fault,
+    pub(super) why: Fault,
     retry_at: Duration,
 }
 
@@ -74,7 +75,7 @@ impl Images {
     }
 
     /// Whether an image is being opened, and does not answer.
-    fn hangs(&self, export: &Export, now: Duration) -> bool {
+    pub(super) fn hangs(&self, export: &Export, now: Duration) -> bool {
         let of_export = |opening: &Opening| opening.is_of(export) && opening.hangs(now, HANGS_AFTER);
         self.opening.iter().any(of_export)
     }
@@ -90,7 +91,7 @@ impl Images {
     }
 
     /// Whether hosts use what is open.
-    fn is_served(&self) -> bool {
+    pub(super) fn is_served(&self) -> bool {
         self.opens.is_none() && self.leaving.is_none()
     }
 }
@@ -100,52 +101,11 @@ pub(super) fn is_through(export: &Export, handle: Handle) -> bool {
     through.is_some_and(|through| through.handle == handle)
 }
 
-fn is_looked_at(export: &Export) -> bool {
+pub(super) fn is_looked_at(export: &Export) -> bool {
     export.shared.as_ref().is_some_and(|shared| shared.through.is_none())
 }
 
 impl Daemon {
-    /// Whether hosts must not see a namespace now: its ANA group is served here, and its image is gone, or was never open
-    /// in the group. One that hosts know and that cannot be opened stays: they wait for it, or find it on another path.
-    pub(in crate::daemon) fn is_held_back(&self, export: &Export, is_known: bool) -> bool {
-        let is_known = is_known || self.is_known_elsewhere(export);
-        self.is_closed_here(export) && (!is_known || self.image_trouble(export).is_some_and(|it| it.is_gone))
-    }
-
-    /// Whether its ANA group is served here without it.
-    fn is_closed_here(&self, export: &Export) -> bool {
-        let Some(cluster) = self.cluster.as_ref().filter(|_| is_looked_at(export)) else { return false };
-        let of = |it: &Images| it.group.0 == export.namespace.ana_group && it.is_served();
-        cluster.handles.values().any(of)
-    }
-
-    /// Whether hosts will see a namespace soon whose image is being opened.
-    pub(in crate::daemon) fn is_opening_images(&self) -> bool {
-        let mut exports = self.exports().iter();
-        let is_to_come = |export| self.image_trouble(export).is_none() && !self.image_hangs(export);
-        exports.any(|export| self.is_closed_here(export) && is_to_come(export))
-    }
-
-    /// Why the image of a namespace is not open where its ANA group is served.
-    pub(in crate::daemon) fn image_fault(&self, export: &Export) -> Option<String> {
-        let hangs = || self.image_hangs(export).then(|| ExportFault::Slow.to_string());
-        self.image_trouble(export).map(|it| it.text.clone()).or_else(hangs)
-    }
-
-    /// Whether the image is being opened for hosts, and does not answer.
-    pub(in crate::daemon) fn image_hangs(&self, export: &Export) -> bool {
-        let now = self.common.clock.now();
-        let mut handles = self.cluster.iter().flat_map(|cluster| cluster.handles.values());
-        self.is_closed_here(export)
-            && handles.any(|images| images.leaving.is_none() && images.hangs(export, now))
-    }
-
-    fn image_trouble(&self, export: &Export) -> Option<&Fault> {
-        let handles = self.cluster.as_ref()?.handles.values();
-        let mut failed = handles.filter_map(|it| it.failed.get(&key_of(export)));
-        failed.next().map(|failed| &failed.why)
-    }
-
     /// The namespaces of an ANA group.
     pub(super) fn keys_in_group(&self, group: GroupId) -> impl Iterator<Item = Key> {
         self.config.subsystems.iter().flat_map(move |subsystem| {
@@ -190,7 +150,7 @@ impl Daemon {
                 continue;
             };
             let (opened, is_news) = self.collect(&mut images);
-            let mut is_over = false;
+            let (mut is_over, mut taken) = (false, Vec::new());
             self.let_hosts_go(handle, &mut images);
             if let Some(leaving) = &mut images.leaving {
                 leaving.disks.extend(opened.into_iter().map(|(_, disk)| disk));
@@ -199,7 +159,7 @@ impl Daemon {
                 if !opened.is_empty() {
                     images.last_opened = self.common.clock.now();
                 }
-                self.take_opened(handle, &mut images, opened);
+                taken = self.take_opened(handle, &mut images, opened);
                 self.begin_to_open(&mut images);
             }
             let is_over_time = self.common.clock.now() >= images.opens_until;
@@ -212,6 +172,7 @@ impl Daemon {
             if let Some(cluster) = self.cluster.as_mut().filter(|_| !is_over) {
                 cluster.handles.insert(handle, images);
             }
+            self.show_taken(&taken);
             if opens.is_some() || is_news {
                 // Those that are gone are not seen from now on.
                 self.show_group(group);
@@ -317,9 +278,15 @@ impl Daemon {
         (opened, is_news)
     }
 
-    /// Gives images that have been opened to the workers, but for those that are not what is meant any more.
-    fn take_opened(&mut self, handle: Handle, images: &mut Images, opened: Vec<(Opening, Disk)>) {
-        let (mut nqns, mut restored) = (BTreeSet::new(), Vec::new());
+    /// Gives images that have been opened to the workers, but for those that are not what is meant any more. Hosts are to
+    /// be shown what is returned.
+    fn take_opened(
+        &mut self,
+        handle: Handle,
+        images: &mut Images,
+        opened: Vec<(Opening, Disk)>,
+    ) -> Vec<Taken> {
+        let mut all_taken = Vec::new();
         for (opening, disk) in opened {
             let (nqn, nsid) = opening.key();
             let is_it = |export: &&Export| opening.is_of(export) && images.is_for(export);
@@ -337,7 +304,7 @@ impl Daemon {
                     continue;
                 }
             };
-            let seen = export.disk.clone();
+            let (seen, uuid) = (export.disk.clone(), export.uuid);
             let (disk, cut) = self.as_seen(&export, disk);
             let mut of_workers = Export { disk, device, cut, logged: Health::default(), ..export };
             of_workers.shared = Some(crate::exports::Shared { through: Some(Through { handle, seen }) });
@@ -360,19 +327,11 @@ impl Daemon {
                     *place = export;
                 }
                 images.failed.remove(&(nqn, nsid));
-                nqns.insert(nqn);
-                restored.push((nqn, nsid, kept.clone()));
+                let (reservation, protection) = kept.clone();
+                all_taken.push(Taken { nqn, nsid, uuid, reservation, protection });
             }
         }
-        if nqns.is_empty() {
-            return;
-        }
-        self.publish_limits();
-        for nqn in nqns {
-            self.show_again(&nqn);
-        }
-        restored.into_iter().for_each(|(nqn, nsid, kept)| self.restore(&nqn, nsid, kept));
-        self.publish();
+        all_taken
     }
 
     /// An image that has shrunk keeps the size that hosts see until an operator says otherwise, whoever serves it.
@@ -402,32 +361,6 @@ impl Daemon {
         let is_protected = state.is_write_protected(export.uuid).map_err(|error| error_text(&error))?;
         let protection = if is_protected { WriteProtection::On } else { WriteProtection::Off };
         Ok((reservation.unwrap_or_default(), protection))
-    }
-
-    /// Hosts see them before they can use the namespace here.
-    fn restore(&self, nqn: &Nqn, nsid: u32, (reservation, protection): (Reservation, WriteProtection)) {
-        let Some(export) = self.exports().iter().find(|export| export.is(nqn, nsid)) else { return };
-        let (nsid, uuid) = (Nsid(nsid), export.uuid);
-        let mut registry = self.registry();
-        let restored = registry.restore_reservation(nqn, nsid, uuid, reservation);
-        let protected = registry.restore_write_protection(nqn, nsid, uuid, protection);
-        if let Some(error) = restored.err().or(protected.err()) {
-            tracing::error!("the reservation of a namespace is not restored: {error}");
-        }
-    }
-
-    pub(super) fn show_again(&self, nqn: &Nqn) {
-        if let Err(error) = self.show(nqn) {
-            tracing::error!("{nqn}: hosts cannot be shown its namespaces: {error}");
-        }
-    }
-
-    /// Shows hosts again what they may see of the namespaces of a group.
-    fn show_group(&self, group: GroupId) {
-        let of_group = self.exports().iter().filter(|export| export.namespace.ana_group == group.0);
-        let nqns: BTreeSet<Nqn> = of_group.map(|export| export.nqn).collect();
-        nqns.iter().for_each(|nqn| self.show_again(nqn));
-        self.publish();
     }
 }
 

@@ -6,6 +6,7 @@
 //! | `converging` | the group's items as a configuration, and making it so |
 //! | `images` | the images of an ANA group on its connection: opened, given to the workers |
 //! | `opening` | one of them being opened, which may hang |
+//! | `showing` | what hosts see of namespaces whose images are being opened, or cannot be |
 //! | `looking` | those of an ANA group that is to move here, looked at before |
 //! | `known` | what the group knows of its images, whoever can open them: which disks they are, and their sizes |
 //! | `leaving` | images on their way out: drained, or given up with their connection |
@@ -28,6 +29,7 @@ mod known;
 mod leaving;
 mod looking;
 mod opening;
+mod showing;
 mod telling;
 #[cfg(test)]
 mod tests;
@@ -47,11 +49,13 @@ use nvmf_rados::boottime;
 use nvmf_subsystem::Nqn;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 pub(super) use asking::{Asking, REFUSED_IN_A_GROUP};
 pub(super) use images::item;
 pub(super) use joining::JoinError;
 pub(crate) use joining::gateway_name;
+pub(super) use showing::Taken;
 
 /// What is known of the group here.
 pub(super) struct Membership {
@@ -198,7 +202,9 @@ impl Daemon {
             }
             ToDaemon::OpenImages { op, handle, group, cluster: connection, kept } => {
                 cluster.kept.load(group, kept);
-                cluster.handles.insert(handle, Images::new(group, connection, op, self.common.clock.now()));
+                let images = Images::new(group, Arc::clone(&connection), op, self.common.clock.now());
+                cluster.handles.insert(handle, images);
+                self.forget_look(Some(&connection));
                 self.take_from_others(group, handle);
             }
             ToDaemon::LookAtImages(op, group, connection) => self.begin_to_look_at(op, group, connection),
