@@ -18,6 +18,26 @@ const CNTLID_MAX: u16 = 0xffef;
 /// Images that a gateway names which it cannot open.
 pub(crate) const LACKS_MAX: usize = 64;
 
+/// Whether hosts can connect to a gateway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Listens {
+    /// They can.
+    #[default]
+    Yes,
+    /// It has started, and what hosts would find is not there yet. It takes back what it had; nothing else goes there.
+    NotYet,
+    /// None of its listeners is up.
+    No,
+}
+
+impl Listens {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+    fn is_yes(&self) -> bool {
+        *self == Self::Yes
+    }
+}
+
 /// What a gateway tells the others of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
@@ -33,6 +53,9 @@ pub struct Record {
     /// It gives its groups away and takes none: it is about to stop, or [`Record::trouble`] says why.
     #[serde(default)]
     pub leaving: bool,
+    /// Whether hosts can connect to it.
+    #[serde(default, skip_serializing_if = "Listens::is_yes")]
+    pub listens: Listens,
     /// Why it cannot take groups now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,

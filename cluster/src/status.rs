@@ -1,6 +1,6 @@
 //! What an operator is shown: plain data, for `nvmf-target ctl cluster status`.
 
-use crate::{Address, BootId, GatewayName, GroupId};
+use crate::{Address, BootId, GatewayName, GroupId, Listens};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -17,6 +17,8 @@ pub struct Status {
     pub state: &'static str,
     /// Why, if it is no plain member.
     pub why: Option<String>,
+    /// Whether hosts can connect to it.
+    pub listens: Listens,
     /// Its Controller IDs, first and last.
     pub controller_ids: Option<(u16, u16)>,
     /// Milliseconds until it shows its groups inaccessible by itself, unless its lease is renewed.
@@ -32,18 +34,24 @@ pub struct Status {
 }
 
 impl Status {
-    /// Whether an ANA group has an owner that is not known to be away.
+    /// Whether an ANA group has an owner that is not known to be away, and that hosts can connect to.
     #[must_use]
     pub fn is_served(&self, id: GroupId) -> bool {
         let Some(group) = self.groups.get(&id).filter(|group| group.state == "owned") else { return false };
-        let owner = group.gateway.as_ref().and_then(|name| self.others.get(name));
-        owner.is_none_or(|owner| !matches!(owner.lease, "dead" | "expired"))
+        let listens = match group.gateway.as_ref().and_then(|name| self.others.get(name)) {
+            Some(owner) if matches!(owner.lease, "dead" | "expired") => return false,
+            Some(owner) => owner.listens,
+            None => self.listens,
+        };
+        listens == Listens::Yes
     }
 
     /// How many of the other gateways could take ANA groups.
     #[must_use]
     pub fn takers(&self) -> usize {
-        let can_take = |it: &&OtherStatus| it.lease == "held" && !it.leaving && it.trouble.is_none();
+        let can_take = |it: &&OtherStatus| {
+            it.lease == "held" && !it.leaving && it.trouble.is_none() && it.listens == Listens::Yes
+        };
         self.others.values().filter(can_take).count()
     }
 }
@@ -59,6 +67,8 @@ pub struct OtherStatus {
     pub stopped: bool,
     /// Its run, if it holds its lease.
     pub boot: Option<BootId>,
+    /// Whether hosts can connect to it.
+    pub listens: Listens,
     /// Where hosts reach it.
     pub addresses: Vec<String>,
     /// Its version.

@@ -154,6 +154,8 @@ const _: () = assert!(ADMIN_ENTRIES_MAX <= nvmf_subsystem::limits::ADMIN_QUEUE_E
 pub const NSID_REST: Duration = Duration::from_secs(5);
 /// How long the ANA groups of a gateway that stops may take to be handed over to the others.
 pub const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(15);
+/// The same of one that is drained, which need not be.
+pub const DRAIN_GROUPS_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long an operator waits for the group of gateways.
 pub const GROUP_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long hosts wait for what they have under way at a gateway that is cut off from its storage cluster.

@@ -8,7 +8,7 @@ use super::{Gateway, Purpose};
 use crate::group::Phase;
 use crate::lease::PeerLease;
 use crate::registry::{ControllerIds, LACKS_MAX, Record};
-use crate::{Action, BootId, GatewayName, Locker, Object, OpId, Reply, Snapshot, Via};
+use crate::{Action, BootId, GatewayName, Listens, Locker, Object, OpId, Reply, Snapshot, Via};
 use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -81,8 +81,8 @@ pub(super) struct Own {
 pub(super) struct Idle {
     /// An operator wants it so.
     pub(super) drained: bool,
-    /// Hosts cannot connect.
-    pub(super) unreachable: bool,
+    /// Whether hosts can connect.
+    pub(super) listens: Listens,
 }
 
 impl Idle {
@@ -90,7 +90,7 @@ impl Idle {
     pub(super) fn reason(self) -> Option<&'static str> {
         match self {
             Self { drained: true, .. } => Some("it is drained (`ctl drain --end` there ends that)"),
-            Self { unreachable: true, .. } => Some("none of its listeners is up"),
+            Self { listens: Listens::No, .. } => Some("none of its listeners is up"),
             Self { .. } => None,
         }
     }
@@ -111,14 +111,35 @@ impl Peer {
         self.record.as_ref().is_some_and(|record| record.leaving && record.trouble.is_none())
     }
 
-    /// Whether it is there to take groups.
-    pub(super) fn is_available(&self) -> bool {
-        self.lease.boot().is_some() && self.record.as_ref().is_some_and(|record| !record.leaving)
+    /// What it says of itself, if it is there and does not leave.
+    pub(super) fn available(&self) -> Option<&Record> {
+        self.lease.boot()?;
+        self.record.as_ref().filter(|record| !record.leaving)
     }
 
-    /// Whether it can, and did not fail to a short time ago.
+    /// Whether hosts can connect to it. Who has just started has not said so yet.
+    pub(super) fn listens(&self) -> Listens {
+        match &self.record {
+            Some(record) if self.lease.boot().is_none_or(|boot| *boot == record.process.boot) => {
+                record.listens
+            }
+            _ => Listens::NotYet,
+        }
+    }
+
+    /// Whether hosts find there what it would take.
+    pub(super) fn is_reachable(&self) -> bool {
+        self.available().is_some() && self.listens() == Listens::Yes
+    }
+
+    /// Whether it can take groups, and did not fail to a short time ago.
     pub(super) fn can_take(&self) -> bool {
-        self.is_available() && self.record.as_ref().is_some_and(|record| record.trouble.is_none())
+        self.is_reachable() && self.will_take()
+    }
+
+    /// The same, or it will once it listens.
+    pub(super) fn will_take(&self) -> bool {
+        self.available().is_some_and(|record| record.trouble.is_none())
     }
 }
 
@@ -395,8 +416,8 @@ impl Gateway {
         let leaving = leaves.is_some();
         let (groups, unopened) = (self.served(), self.unopened_here());
         let lacks = unopened.iter().flat_map(|(id, _)| self.lacks_of(*id)).take(LACKS_MAX).collect();
-        let applied = self.configuration.applied();
-        Record { process, addresses, software, groups, leaving, trouble, unopened, lacks, applied }
+        let (listens, applied) = (self.idle.listens, self.configuration.applied());
+        Record { process, addresses, software, groups, leaving, listens, trouble, unopened, lacks, applied }
     }
 
     fn write_record(

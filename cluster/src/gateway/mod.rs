@@ -30,7 +30,7 @@ use crate::configuration::Configuration;
 use crate::group::Group;
 use crate::lease::OwnLease;
 use crate::reservations::Reservations;
-use crate::{Action, GroupId, Handle, Object, OpId, Process, Reply, Timing, Unopened, Via};
+use crate::{Action, GroupId, Handle, Listens, Object, OpId, Process, Reply, Timing, Unopened, Via};
 use crate::{GatewayName, action::Keys};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
@@ -241,8 +241,8 @@ impl Gateway {
     }
 
     /// Whether hosts can connect. Where they cannot, it is as if it was drained.
-    pub fn set_reachable(&mut self, now: Duration, reachable: bool) {
-        self.idle.unreachable = !reachable;
+    pub fn set_listens(&mut self, now: Duration, listens: Listens) {
+        self.idle.listens = listens;
         self.note_leaving(now);
         self.advance(now);
     }

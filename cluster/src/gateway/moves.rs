@@ -8,7 +8,7 @@ use super::{Gateway, Purpose};
 use crate::group::{Group, Phase};
 use crate::map::{Entry, Move, State};
 use crate::placement;
-use crate::{Action, GatewayName, GroupId, Object, Via};
+use crate::{Action, GatewayName, GroupId, Listens, Object, Via};
 use alloc::string::{String, ToString};
 use core::time::Duration;
 
@@ -27,6 +27,11 @@ impl Gateway {
         let is_old = self.groups[&id].inherits && wish.as_ref().is_some_and(ends_with_owner);
         self.group(id).inherits = is_old;
         let Some(wish) = wish else { return };
+        if wish.balance && self.groups[&id].asked {
+            // This gateway was about to leave, and stays.
+            self.set_wish(id, None);
+            return;
+        }
         let can_take = self.peers.get(&wish.to).is_some_and(super::Peer::can_take);
         let is_void = wish.is_of_owner() && (!can_take || wish.refused.is_some());
         if is_void && wish.refused.is_some() {
@@ -58,6 +63,9 @@ impl Gateway {
         let mut loads = self.loads(false);
         let least = placement::least_loaded(&loads, id).cloned();
         let any = wish.as_ref().map(|wish| wish.to.clone()).or(least);
+        // Who cannot be reached is no use, whatever trouble the others have.
+        let reachable = || self.reachable().next().filter(|_| self.idle.listens == Listens::No).cloned();
+        let any = any.or_else(reachable);
         loads.retain(|name, _| !self.is_spared(now, id, name));
         let willing = placement::least_loaded(&loads, id).cloned();
         let until = since + self.timing.leave;
@@ -89,6 +97,7 @@ impl Gateway {
                 self.set_wish(id, Some(wish));
             }
             (Phase::Idle, Some(wish)) if wish.refused.is_some() => {}
+            (Phase::Idle, Some(_)) if self.configuration.applied().is_none() => {}
             (Phase::Idle, Some(_)) if of_other && now >= group.not_before => {
                 self.connect(now, id, Phase::Preparing);
             }
@@ -131,7 +140,9 @@ impl Gateway {
         if calm > now {
             return self.wake_at(calm);
         }
-        self.set_wish(id, Some(Move { balance: true, ..Move::new(to) }));
+        if self.set_wish(id, Some(Move { balance: true, ..Move::new(to) })) {
+            self.group(id).asked = false;
+        }
     }
 
     /// Changes what is wanted of a group, unless somebody else has done that: one change at a time, and only by what
@@ -164,7 +175,10 @@ impl Gateway {
     pub(super) fn note_leaving(&mut self, now: Duration) {
         let leaves = self.stopping || self.idle.reason().is_some();
         if self.leaves.is_none() {
-            self.groups.values_mut().for_each(|group| group.asked = false);
+            for group in self.groups.values_mut() {
+                group.asked = false;
+                group.spared.clear();
+            }
         }
         self.leaves = leaves.then(|| self.leaves.unwrap_or(now));
     }

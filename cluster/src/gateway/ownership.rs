@@ -6,7 +6,7 @@ use crate::group::{Group, Phase};
 use crate::map::{Entry, State};
 use crate::placement;
 use crate::registry::Record;
-use crate::{Action, GatewayName, GroupId, Object};
+use crate::{Action, GatewayName, GroupId, Listens, Object};
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::vec::Vec;
@@ -62,7 +62,9 @@ impl Gateway {
         // Who could not take a group a short time ago leaves it to those who can.
         let others = u32::try_from(self.others().count()).unwrap_or(u32::MAX);
         let yields = others > 0 && (self.trouble(now).is_some() || now < group.unable_until);
-        let leaves = self.stopping || self.leaves.is_some() && others > 0;
+        // That hosts reach it is worth more than that it takes groups without trouble.
+        let follows = others > 0 || self.idle.reason().is_some() && self.reachable().next().is_some();
+        let leaves = self.stopping || self.leaves.is_some() && follows;
         if own && (leaves || yields && now >= group.not_before) {
             return self.give_up(now, id);
         }
@@ -83,8 +85,17 @@ impl Gateway {
                 }
             }
         };
-        let rank =
-            if yields { others } else { placement::rank(&self.me().gateway, self.others(), id, first) };
+        let (me, starts) = (&self.me().gateway, self.idle.listens == Listens::NotYet);
+        // Nobody waits for what is new: it is spread over all that start together.
+        let is_new = self.groups[&id].entry().is_none();
+        let rank = if yields || starts && others > 0 && !own && !is_new {
+            others
+        } else if is_new || starts {
+            let all = self.peers.iter().filter_map(|(name, peer)| peer.will_take().then_some(name));
+            placement::rank(me, all, id, first)
+        } else {
+            placement::rank(me, self.others(), id, first)
+        };
         let at = group.not_before.max(since + self.timing.rank * rank);
         if at > now { self.wake_at(at) } else { self.claim(now, id) }
     }
@@ -92,6 +103,11 @@ impl Gateway {
     /// Other gateways that can take groups.
     pub(super) fn others(&self) -> impl Iterator<Item = &GatewayName> {
         self.peers.iter().filter(|(_, peer)| peer.can_take()).map(|(name, _)| name)
+    }
+
+    /// Other gateways that hosts can connect to.
+    pub(super) fn reachable(&self) -> impl Iterator<Item = &GatewayName> {
+        self.peers.iter().filter(|(_, peer)| peer.is_reachable()).map(|(name, _)| name)
     }
 
     /// How many groups those have or will have, and this one if it is wanted.

@@ -5,7 +5,7 @@ use super::{Gateway, RequestError};
 use crate::group::{Group, Phase};
 use crate::map::{Move, State};
 use crate::status::{ConfigurationStatus, GroupStatus, OtherStatus, Status};
-use crate::{GatewayName, GroupId};
+use crate::{GatewayName, GroupId, Listens};
 use alloc::format;
 use alloc::string::{String, ToString};
 use core::time::Duration;
@@ -29,6 +29,7 @@ impl Gateway {
             boot: self.me().boot.clone(),
             state,
             why,
+            listens: self.idle.listens,
             controller_ids: self.own.range.as_ref().map(|range| (*range.start(), *range.end())),
             lease_ms: until
                 .map(|until| u64::try_from(until.saturating_sub(now).as_millis()).unwrap_or(u64::MAX)),
@@ -60,13 +61,20 @@ impl Gateway {
                 ("stopping", Some("gives its groups away".to_string()))
             }
             Membership::Member { .. } if self.idle.drained => {
-                ("drained", Some("gives its groups away, and takes none".to_string()))
+                ("drained", Some(self.what_it_takes().to_string()))
             }
-            Membership::Member { .. } if self.idle.unreachable => {
-                let why = "none of its listeners is up: gives its groups away, and takes none";
-                ("unreachable", Some(why.to_string()))
+            Membership::Member { .. } if self.idle.listens == Listens::No => {
+                ("unreachable", Some(format!("none of its listeners is up: {}", self.what_it_takes())))
             }
             Membership::Member { .. } => ("member", None),
+        }
+    }
+
+    /// Of one that is not to have groups.
+    fn what_it_takes(&self) -> &'static str {
+        match self.others().next() {
+            Some(_) => "gives its groups away, and takes none",
+            None => "keeps its groups, and takes those of who dies, as no other gateway can take any",
         }
     }
 
@@ -88,6 +96,7 @@ impl Gateway {
             dead_s: dead_since.filter(|_| lease == "dead").map(|since| now.saturating_sub(since).as_secs()),
             stopped: lease == "dead" && peer.has_stopped(),
             boot: peer.lease.boot().cloned(),
+            listens: peer.listens(),
             addresses: record.map_or_else(Default::default, |record| record.addresses.clone()),
             software: record.map(|record| record.software.clone()),
             // Of who is dead, others have taken some by now.

@@ -7,7 +7,7 @@ use crate::group::{Group, Phase};
 use crate::map::Move;
 use crate::registry::{ControllerIds, Record};
 use crate::reservations::Stored;
-use crate::{Action, GatewayName, GroupId, Object, OpId, Reply, Via};
+use crate::{Action, GatewayName, GroupId, Listens, Object, OpId, Reply, Via};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -172,7 +172,9 @@ impl Gateway {
         } else if !self.groups.contains_key(&group) {
             Some(RequestError::NoSuchGroup(group))
         } else {
-            self.cannot_take(to)
+            // Who has it may keep it: so a move that waits is taken back.
+            let holder = self.groups[&group].entry().and_then(crate::map::Entry::holder);
+            self.cannot_take(to).filter(|_| holder.is_none_or(|by| by.gateway != *to))
         };
         match refused {
             Some(error) => self.answer(id, Err(error)),
@@ -198,7 +200,9 @@ impl Gateway {
         let trouble = peer.record.as_ref().and_then(|record| record.trouble.clone());
         match (peer.lease.boot(), trouble) {
             (Some(_), Some(trouble)) => Some(RequestError::CannotTake(to.clone(), trouble)),
-            (Some(_), None) if peer.is_available() => None,
+            (Some(_), None) if peer.available().is_some() => (peer.listens() != Listens::Yes).then(|| {
+                RequestError::NotAvailable(to.clone(), "it has just started, and does not listen yet")
+            }),
             (Some(_), None) => Some(RequestError::NotAvailable(to.clone(), "it is about to stop")),
             (None, _) if peer.has_stopped() => Some(RequestError::NotAvailable(to.clone(), "it was stopped")),
             (None, _) => Some(RequestError::NotAvailable(to.clone(), "nobody holds its lease")),

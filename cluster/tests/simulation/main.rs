@@ -23,6 +23,7 @@ mod node;
 mod oracle;
 mod plan;
 mod process;
+mod reach;
 mod requests;
 #[path = "../../../tests/src/rng.rs"]
 #[expect(unreachable_pub, reason = "there it is for other crates")]

@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::time::Duration;
 
 /// All is balanced by then.
-const AT: Time = 30 * SECOND;
+pub(super) const AT: Time = 30 * SECOND;
 
 fn plan(faults: &[(Time, Time, Fault)]) -> Plan {
     let faults = faults.iter().map(|&(at, lasts, fault)| Planned { at, lasts, fault }).collect();
@@ -21,7 +21,7 @@ fn run(faults: &[(Time, Time, Fault)]) -> Outcome {
 }
 
 /// A world in the middle of its run, where no I/O hangs.
-fn world(faults: &[(Time, Time, Fault)], until: Time) -> World {
+pub(super) fn world(faults: &[(Time, Time, Fault)], until: Time) -> World {
     let mut world = World::new(plan(faults), None, false);
     world.calm = true;
     world.run_until(until).unwrap_or_else(|what| panic!("{what}"));
@@ -33,7 +33,7 @@ fn owners(world: &World) -> Vec<Vec<String>> {
     (1..=world.plan.groups).map(|group| world.shown(group)).collect()
 }
 
-fn status(world: &World, node: usize) -> Status {
+pub(super) fn status(world: &World, node: usize) -> Status {
     let clock = world.nodes[node].clock(world.now);
     world.nodes[node].running.as_ref().expect("it runs").engine.status(clock)
 }
@@ -192,7 +192,7 @@ fn gateway_that_stops_leaves_nothing_to_fence() {
 }
 
 /// The longest time for which one of these groups was optimized nowhere, from now on.
-fn longest_pause(world: &mut World, groups: &[u32], time: u64) -> u64 {
+pub(super) fn longest_pause(world: &mut World, groups: &[u32], time: u64) -> u64 {
     const STEP: u64 = SECOND / 100;
     let (end, mut pauses, mut longest) = (world.now + time, vec![0; groups.len()], 0);
     while world.now < end {
@@ -205,7 +205,7 @@ fn longest_pause(world: &mut World, groups: &[u32], time: u64) -> u64 {
     longest
 }
 
-fn groups_of(world: &World, node: &str) -> Vec<u32> {
+pub(super) fn groups_of(world: &World, node: &str) -> Vec<u32> {
     (1..=6).filter(|&group| world.shown(group) == [node]).collect()
 }
 
@@ -241,7 +241,11 @@ fn gateway_that_is_drained_gives_its_groups_away_and_takes_none_until_that_ends(
 }
 
 /// What the engine of a node answers to a request.
-fn asked(world: &mut World, node: usize, ask: impl FnOnce(&mut Gateway, Duration) -> RequestId) -> String {
+pub(super) fn asked(
+    world: &mut World,
+    node: usize,
+    ask: impl FnOnce(&mut Gateway, Duration) -> RequestId,
+) -> String {
     let clock = world.nodes[node].clock(world.now);
     let engine = &mut world.nodes[node].running.as_mut().expect("it runs").engine;
     let id = ask(engine, clock);
@@ -252,7 +256,7 @@ fn asked(world: &mut World, node: usize, ask: impl FnOnce(&mut Gateway, Duration
     answers.expect("an answer at once").expect_err("it is refused").to_string()
 }
 
-fn move_to(name: &str) -> impl FnOnce(&mut Gateway, Duration) -> RequestId {
+pub(super) fn move_to(name: &str) -> impl FnOnce(&mut Gateway, Duration) -> RequestId {
     let name = GatewayName::new(name).expect("a name");
     move |engine, now| engine.move_group(now, GroupId(1), &name)
 }
@@ -260,31 +264,6 @@ fn move_to(name: &str) -> impl FnOnce(&mut Gateway, Duration) -> RequestId {
 fn remove(name: &str) -> impl FnOnce(&mut Gateway, Duration) -> RequestId {
     let name = GatewayName::new(name).expect("a name");
     move |engine, now| engine.remove_gateway(now, &name)
-}
-
-#[test]
-fn gateway_that_hosts_cannot_reach_gives_its_groups_away_and_is_none_that_groups_move_to() {
-    let mut world = world(&[], AT);
-    let groups = groups_of(&world, "gw0");
-    let reach = |world: &mut World, reachable| {
-        let clock = world.nodes[0].clock(world.now);
-        world.nodes[0].running.as_mut().expect("it runs").engine.set_reachable(clock, reachable);
-        world.pump(0);
-    };
-    reach(&mut world, false);
-    let longest = longest_pause(&mut world, &groups, 90 * SECOND);
-    assert!(longest < SECOND, "{} ms", longest * 1000 / SECOND);
-    assert_eq!(groups_of(&world, "gw0"), [0; 0]);
-    for node in [0, 1] {
-        let text = asked(&mut world, node, move_to("gw0"));
-        assert_eq!(text, "gateway gw0 cannot take ANA groups now: none of its listeners is up");
-    }
-    let status = status(&world, 1);
-    let other = &status.others[&GatewayName::new("gw0").expect("a name")];
-    assert_eq!((other.lease, other.trouble.as_deref()), ("held", Some("none of its listeners is up")));
-    reach(&mut world, true);
-    world.run_until(world.now + 120 * SECOND).expect("a run");
-    assert!(!groups_of(&world, "gw0").is_empty(), "balance brings some back");
 }
 
 #[test]

@@ -199,7 +199,7 @@ impl Thread {
             ToDriver::Status(tell) => drop(tell.send(self.gateway.status(now))),
             ToDriver::Unopened(unopened) => self.gateway.set_unopened(now, unopened),
             ToDriver::Addresses(addresses) => self.gateway.set_addresses(now, addresses),
-            ToDriver::Reachable(reachable) => self.gateway.set_reachable(now, reachable),
+            ToDriver::Listens(listens) => self.gateway.set_listens(now, listens),
             ToDriver::Stop => self.gateway.stop(now),
             ToDriver::Drain(drains) => self.gateway.drain_all(now, drains),
         }

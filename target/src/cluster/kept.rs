@@ -5,7 +5,7 @@ use super::ToDriver;
 use core::time::Duration;
 use nvmf_cluster::{GroupId, RequestError};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -67,6 +67,25 @@ impl Kept {
                 _ => Err("it is no text".to_owned()),
             });
             files.files.insert((group, name), text);
+        }
+    }
+
+    /// Removes what was kept of namespaces in ANA groups that are served here, and that they are in no longer: should they come
+    /// back, they come without. `groups` are those in which each UUID is; of one that has none nothing is known.
+    pub fn forget_regrouped(&self, served: &BTreeSet<GroupId>, groups: &BTreeMap<String, BTreeSet<GroupId>>) {
+        let is_stray = |(group, name): &Place| {
+            let of_uuid = uuid_of(name).and_then(|uuid| groups.get(uuid));
+            served.contains(group) && of_uuid.is_some_and(|groups| !groups.contains(group))
+        };
+        let strays: Vec<Place> = {
+            let mut files = self.locked();
+            files.files.extract_if(.., |place, _| is_stray(place)).map(|(place, _)| place).collect()
+        };
+        for (group, name) in strays {
+            // Nobody waits: where it fails, the group was lost, and whoever takes it does this again.
+            let (tell, _) = channel();
+            let keep = ToDriver::Keep { group, name, value: None, tell };
+            let _ = self.to.lock().unwrap_or_else(PoisonError::into_inner).send(keep);
         }
     }
 
@@ -217,6 +236,24 @@ mod tests {
         state.set_write_protected([8; 16], true).unwrap();
         drop((state, kept));
         pool.join().unwrap();
+    }
+
+    #[test]
+    fn what_a_namespace_had_in_an_ana_group_that_it_left_is_removed_where_that_is_served() {
+        let (to, inbox) = channel();
+        let kept = Kept::new(to);
+        kept.load(GroupId(3), vec![(format!("write-protection-{NAME}"), Ok(Value::String(String::new())))]);
+        let groups = |group| [(NAME.to_owned(), [GroupId(group)].into())].into();
+        kept.forget_regrouped(&[GroupId(5)].into(), &groups(5));
+        kept.forget_regrouped(&[GroupId(3)].into(), &groups(3));
+        kept.forget_regrouped(&[GroupId(3)].into(), &BTreeMap::new());
+        assert!(inbox.try_recv().is_err(), "it is there, or another gateway's, or not known");
+        kept.forget_regrouped(&[GroupId(3)].into(), &groups(5));
+        let Ok(ToDriver::Keep { group: GroupId(3), value: None, .. }) = inbox.try_recv() else {
+            panic!("the pool has it still");
+        };
+        kept.note(NAME, GroupId(3));
+        assert!(!StateDirectory::shared(kept).is_write_protected(UUID).unwrap());
     }
 
     /// The group is lost while a host waits, and read again before that is known.

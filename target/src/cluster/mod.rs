@@ -29,7 +29,7 @@ use core::ops::RangeInclusive;
 use core::time::Duration;
 use nvmf_cluster::configuration::{Change, Item};
 use nvmf_cluster::{
-    AnaState, GatewayName, GroupId, Handle, Object, OpId, Reply, RequestError, Status, Unopened,
+    AnaState, GatewayName, GroupId, Handle, Listens, Object, OpId, Reply, RequestError, Status, Unopened,
 };
 use nvmf_rados::Cluster;
 use serde_json::Value;
@@ -136,7 +136,7 @@ pub enum ToDriver {
     /// Where this gateway listens.
     Addresses(Vec<String>),
     /// Whether hosts can connect to this gateway.
-    Reachable(bool),
+    Listens(Listens),
     /// Give the groups away, and leave.
     Stop,
     /// Give the groups away and take none, or no longer.

@@ -5,7 +5,7 @@
 //! nothing else.
 
 use super::apply::Origin;
-use super::cluster::Asking;
+use super::cluster::{Asking, HandingOver};
 use super::disks::{OpenDeadline, error_text};
 use super::host_key::Storing;
 use super::protection::Lifting;
@@ -78,6 +78,8 @@ pub(super) struct Changing {
     pub(super) lifting: Option<Lifting>,
     /// What the group of gateways was asked for.
     pub(super) asking: Option<Asking>,
+    /// The other gateways are to take the ANA groups first.
+    pub(super) handing_over: Option<HandingOver>,
     /// What more there is to do where a file was asked for.
     file: Option<File>,
     /// Errors that belong to no item.
@@ -121,6 +123,7 @@ impl Changing {
             storing: None,
             lifting: None,
             asking: None,
+            handing_over: None,
             file: None,
             errors: 0,
             refused: None,
@@ -155,6 +158,7 @@ impl Changing {
             && self.storing.is_none()
             && self.lifting.is_none()
             && self.asking.is_none()
+            && self.handing_over.is_none()
             && self.file.as_ref().is_none_or(|file| file.looking.is_none())
     }
 
@@ -211,6 +215,7 @@ impl Daemon {
         self.advance_storing(changing, now);
         self.advance_lifting(changing, now);
         self.advance_asking(changing, now);
+        self.advance_handing_over(changing, now);
         self.advance_barriers(changing, now);
         self.advance_opening(changing, faults, now);
         self.advance_look(changing, now);

@@ -249,11 +249,11 @@ impl Daemon {
         let now = self.common.clock.now();
         if now >= self.retry_at {
             self.retry_at = now + RETRY_INTERVAL;
-            self.retry_listeners();
             self.log_failures();
         }
         if now >= self.look_at {
             self.look_at = now + LOOK_INTERVAL;
+            self.retry_listeners();
             let images = now >= self.look_at_images;
             if images {
                 self.look_at_images = now + LOOK_AT_IMAGES_INTERVAL;

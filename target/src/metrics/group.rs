@@ -98,7 +98,7 @@ mod tests {
     use super::*;
     use core::fmt;
     use nvmf_cluster::status::{ConfigurationStatus, GroupStatus};
-    use nvmf_cluster::{BootId, GatewayName};
+    use nvmf_cluster::{BootId, GatewayName, Listens};
     use prometheus_client::collector::Collector;
     use prometheus_client::encoding::{DescriptorEncoder, text::encode as write};
     use prometheus_client::registry::Registry;
@@ -140,6 +140,7 @@ mod tests {
             boot: BootId("run".to_owned()),
             state: "suspended",
             why: None,
+            listens: Listens::Yes,
             controller_ids: None,
             lease_ms: Some(2500),
             others: [].into(),

@@ -115,6 +115,9 @@ pub(super) fn planned_move(cluster: &mut Cluster) -> Result<()> {
         ensure!(refused["ok"] != true, "a drained gateway is to take a group: {refused}");
         let trouble = group.trouble(1)?;
         ensure!(trouble.contains("gw0 cannot take ANA groups now: it is drained"), "{trouble}");
+        // Hosts would have no path at all.
+        let refused = group.ask(1, &["drain"])?;
+        ensure!(refused["ok"] != true, "the last gateway that hosts can use is drained: {refused}");
         group.change(0, &["drain", "--end"])
     })?;
     println!("  the longest write while the owner was drained took {longest:.2?}");

@@ -196,10 +196,13 @@ impl Daemon {
             (Step::Answered(_), _) if is_over => {}
             (Step::Answered(_), Then::Moved(group, to)) => {
                 let why = asking.why.unwrap_or_else(|| "`cluster status` says why".to_owned());
-                let owner = asking.owner.as_ref().map_or("OWNER", |owner| owner.as_str());
+                let back = asking
+                    .owner
+                    .as_ref()
+                    .map(|owner| format!("; `nvmf-target ctl cluster move {group} {owner}` takes that back"));
                 let text = format!(
-                    "it is not done: {why}. ANA group {group} is wanted at {to} still, and moves as soon as that can be; \
-                     `nvmf-target ctl cluster move {group} {owner}` takes that back"
+                    "it is not done: {why}. ANA group {group} is wanted at {to} still, and moves as soon as that can be{}",
+                    back.unwrap_or_default()
                 );
                 for item in &mut changing.items {
                     item.outcome = Some(Outcome::Unfinished);

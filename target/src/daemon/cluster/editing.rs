@@ -25,7 +25,7 @@ pub(in crate::daemon) type Edit = Box<dyn Fn(&mut Draft) -> Result<(), DraftErro
 /// What is said where a namespace is to be in another ANA group: what is under way on the connection of the old one is
 /// not fenced by the new one's owner.
 const REGROUPED: &str = "a namespace stays in its ANA group: move the group to another gateway, or remove the namespace and \
-                         add it in the other group";
+                         add it in the other group, where it has no reservation and no write protection any more";
 
 impl Daemon {
     /// The configuration of the group and of this gateway, as it was read last: what an edit is made to.

@@ -1,25 +1,29 @@
 //! Where the other gateways listen: discovery tells hosts of them.
 
 use super::super::{Daemon, Listening};
+use super::Membership;
 use super::joining::advertised;
 use crate::cluster::{Advertised, ToDriver};
 use crate::ports::Served;
 use crate::settings::in_capsule_data;
+use core::time::Duration;
+use nvmf_cluster::Listens;
 use nvmf_config::{Listener, Tls, Transport};
 use nvmf_subsystem::{PortConcatenation, RdmaProviderType};
 use std::collections::BTreeMap;
 
 /// Ports of the other gateways have numbers from this one on.
 const FIRST_PORT: u16 = 1 << 12;
+/// None of the listeners may be up for so long before the ANA groups go.
+const SILENT_MAX: Duration = Duration::from_secs(3);
+/// After a start for so long: others wait for what it had.
+const STARTS_FOR: Duration = Duration::from_secs(10);
 /// As many as a registry takes.
 const PORTS_MAX: usize = 64;
 
 impl Daemon {
     /// Takes over where the others listen. What a newer version says in another way is left out.
     pub(super) fn on_others(&mut self, others: &BTreeMap<String, Vec<String>>) {
-        if let Some(cluster) = &mut self.cluster {
-            cluster.others = others.len();
-        }
         let target = &self.config.target;
         let listeners = others.values().flatten().filter_map(|text| text.parse::<Advertised>().ok());
         let served = listeners.map(|it| Served {
@@ -45,10 +49,10 @@ impl Daemon {
 
     /// Tells the others where this gateway listens, and whether it does, when that has changed.
     pub(super) fn tell_addresses(&mut self) {
-        // Before it listens for the first time it may take back what it had. A drain tells more.
-        let listens =
-            !self.may_listen() || self.draining || self.listeners.iter().any(Listening::is_for_disks);
+        let now = self.common.clock.now();
+        let is_up = self.listeners.iter().any(Listening::is_for_disks);
         let (Some(cluster), Some(config)) = (&mut self.cluster, &self.config.cluster) else { return };
+        let listens = listens(now, is_up, cluster);
         let listeners: Vec<Listener> =
             self.listeners.iter().map(|it| Listener { address: it.address(), ..it.config.clone() }).collect();
         let addresses = advertised(config, &listeners);
@@ -57,7 +61,55 @@ impl Daemon {
             cluster.driver.tell(ToDriver::Addresses(addresses));
         }
         if core::mem::replace(&mut cluster.listens, listens) != listens {
-            cluster.driver.tell(ToDriver::Reachable(listens));
+            cluster.driver.tell(ToDriver::Listens(listens));
         }
+    }
+}
+
+/// Whether hosts can connect. A listener that is changed, or whose address is gone for a moment, moves no ANA group; and one
+/// that is about to listen for the first time takes back what it had.
+fn listens(now: Duration, is_up: bool, cluster: &mut Membership) -> Listens {
+    if is_up {
+        cluster.silent_since = None;
+        cluster.has_listened = true;
+        return Listens::Yes;
+    }
+    let (until_then, patience) = match cluster.has_listened {
+        true => (Listens::Yes, SILENT_MAX),
+        false => (Listens::NotYet, STARTS_FOR),
+    };
+    // Before it is a member nobody asks.
+    if cluster.controller_ids.is_none() {
+        return until_then;
+    }
+    let since = *cluster.silent_since.get_or_insert(now);
+    if now < since + patience { until_then } else { Listens::No }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::gateway;
+    use super::*;
+
+    #[test]
+    fn gateway_says_that_hosts_cannot_connect_only_when_that_has_lasted() {
+        let mut daemon = gateway();
+        let cluster = daemon.cluster.as_mut().unwrap();
+        let second = |n| Duration::from_secs(n);
+        assert_eq!(listens(second(1), false, cluster), Listens::NotYet);
+        cluster.controller_ids = Some(1..=2048);
+        assert_eq!(
+            listens(second(100), false, cluster),
+            Listens::NotYet,
+            "it waits for its group until then"
+        );
+        assert_eq!(listens(second(109), false, cluster), Listens::NotYet);
+        assert_eq!(listens(second(110), false, cluster), Listens::No);
+        assert_eq!(listens(second(111), true, cluster), Listens::Yes);
+        assert_eq!(listens(second(112), false, cluster), Listens::Yes, "a listener was changed");
+        assert_eq!(listens(second(113), true, cluster), Listens::Yes);
+        assert_eq!(listens(second(114), false, cluster), Listens::Yes);
+        assert_eq!(listens(second(117), false, cluster), Listens::No);
+        daemon.stop(Duration::ZERO);
     }
 }

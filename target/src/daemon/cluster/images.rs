@@ -15,7 +15,7 @@ use crate::limits::RETRY_INTERVAL;
 use crate::mailbox::ThreadMessage;
 use core::time::Duration;
 use nvmf_backend::{Disk, Health};
-use nvmf_cluster::{GroupId, Handle, OpId, Reply, Unopened};
+use nvmf_cluster::{AnaState, GroupId, Handle, OpId, Reply, Unopened};
 use nvmf_rados::Cluster;
 use nvmf_subsystem::reservation::Reservation;
 use nvmf_subsystem::{Nqn, WriteProtection};
@@ -349,6 +349,18 @@ impl Daemon {
     fn note_failed(&self, images: &mut Images, key: Key, why: Fault) {
         let retry_at = self.common.clock.now() + RETRY_INTERVAL;
         images.failed.insert(key, Failed { why, retry_at });
+    }
+
+    /// What a namespace had in the ANA group that it was in before does not come back with it.
+    pub(super) fn forget_regrouped(&self) {
+        let Some(cluster) = &self.cluster else { return };
+        let served = cluster.states.iter().filter(|(_, state)| **state == AnaState::OPTIMIZED);
+        let mut groups: BTreeMap<String, BTreeSet<GroupId>> = BTreeMap::new();
+        for export in self.exports() {
+            let uuid = uuid::Uuid::from_bytes(export.uuid).to_string();
+            groups.entry(uuid).or_default().insert(GroupId(export.namespace.ana_group));
+        }
+        cluster.kept.forget_regrouped(&served.map(|(group, _)| *group).collect(), &groups);
     }
 
     /// The reservation and the write protection of a namespace, as the group has them.

@@ -5,7 +5,7 @@ use crate::cluster::{self, Advertised, Place, Shared};
 use crate::control::Waker;
 use crate::state::StateDirectory;
 use nvmf_backend::ClusterSpec;
-use nvmf_cluster::{BootId, GatewayName, Identity, InvalidName, Process};
+use nvmf_cluster::{BootId, GatewayName, Identity, InvalidName, Listens, Process};
 use nvmf_config::{Cluster, Config, Listener};
 use std::collections::BTreeMap;
 use std::io;
@@ -67,9 +67,10 @@ impl Membership {
             known: BTreeMap::new(),
             noting: Default::default(),
             elsewhere: Default::default(),
-            others: 0,
             told,
-            listens: true,
+            listens: Listens::Yes,
+            silent_since: None,
+            has_listened: false,
             stopped: false,
         }))
     }

@@ -11,6 +11,7 @@
 //! | `known` | what the group knows of its images, whoever can open them: which disks they are, and their sizes |
 //! | `leaving` | images on their way out: drained, or given up with their connection |
 //! | `elsewhere` | where the other gateways listen, for discovery |
+//! | `handing_over` | ANA groups that go to the others, as this one is drained or stops |
 //! | `keys` | the keys of hosts |
 //! | `editing` | changes of the group's configuration |
 //! | `asking` | what operators ask of the group |
@@ -22,6 +23,7 @@ mod asking;
 mod converging;
 mod editing;
 mod elsewhere;
+mod handing_over;
 mod images;
 mod joining;
 mod keys;
@@ -36,14 +38,12 @@ mod tests;
 
 use super::Daemon;
 use crate::cluster::{Driver, Kept, Shared, ToDaemon};
-use crate::limits::HAND_OVER_TIMEOUT;
 use asking::Answers;
 use core::time::Duration;
 use images::Images;
 use looking::Look;
 use nvmf_backend::ClusterSpec;
-use nvmf_cluster::status::GroupStatus;
-use nvmf_cluster::{AnaState, GroupId, Handle, OpId, Unopened};
+use nvmf_cluster::{AnaState, GroupId, Handle, Listens, OpId, Unopened};
 use nvmf_config::Items;
 use nvmf_rados::boottime;
 use nvmf_subsystem::Nqn;
@@ -52,6 +52,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 pub(super) use asking::{Asking, REFUSED_IN_A_GROUP};
+pub(super) use handing_over::HandingOver;
 pub(super) use images::item;
 pub(super) use joining::JoinError;
 pub(crate) use joining::gateway_name;
@@ -96,12 +97,12 @@ pub(super) struct Membership {
     /// What it is told of them, and the namespaces that hosts see by what it knows.
     noting: known::Noting,
     elsewhere: BTreeSet<(Nqn, u32, [u8; 16])>,
-    /// Other gateways that are there.
-    others: usize,
     /// Where the others were told that this gateway listens.
     told: Vec<String>,
-    /// Whether hosts can connect to it, as the group's thread was told.
-    listens: bool,
+    /// Whether hosts can connect to it, as the group's thread was told; and since when none of its listeners is up.
+    listens: Listens,
+    silent_since: Option<Duration>,
+    has_listened: bool,
     stopped: bool,
 }
 
@@ -109,22 +110,6 @@ impl Membership {
     /// Whether hosts may be let in: they would be told that their subsystem does not exist.
     fn may_listen(&self) -> bool {
         self.is_configured && self.controller_ids.is_some()
-    }
-
-    /// ANA groups that hosts still use here, or that no other gateway serves yet: hosts keep this path before the next one is there.
-    fn not_handed_over(&self) -> Vec<GroupId> {
-        if self.others == 0 {
-            return Vec::new();
-        }
-        // One that drains has I/O of hosts to end.
-        let is_here = |(id, state): (&GroupId, &AnaState)| (*state != AnaState::INACCESSIBLE).then_some(*id);
-        let here: Vec<_> = self.states.iter().filter_map(is_here).collect();
-        if !here.is_empty() {
-            return here;
-        }
-        let groups = self.driver.status().map(|status| status.groups).unwrap_or_default();
-        let is_on_its_way = |group: &GroupStatus| matches!(group.state, "free" | "taking" | "surrendered");
-        groups.into_iter().filter_map(|(id, group)| is_on_its_way(&group).then_some(id)).collect()
     }
 
     /// What hosts are waiting for, for people.
@@ -187,10 +172,10 @@ impl Daemon {
         self.tell_unopened();
         self.note_known();
         self.show_known_elsewhere();
-        self.tell_addresses();
         if self.cluster.as_ref().is_some_and(|cluster| cluster.images_until.is_some()) {
             self.listen_if_ready();
         }
+        self.tell_addresses();
     }
 
     fn on_group_message(&mut self, message: ToDaemon) {
@@ -238,6 +223,9 @@ impl Daemon {
         }
         self.publish();
         self.note_cut(group, state == AnaState::INACCESSIBLE);
+        if state == AnaState::OPTIMIZED {
+            self.forget_regrouped();
+        }
         let word = nvmf_config::AnaGroup { id: group.0, state }.state_word().to_owned();
         if let Some(cluster) = &mut self.cluster {
             cluster.news.entry(word).or_default().push(group.to_string());
@@ -275,49 +263,5 @@ impl Daemon {
             }
             self.retry_listeners();
         }
-    }
-
-    /// Gives the ANA groups to the other gateways, within a bounded time. Those that could not be are fenced by them.
-    pub(super) fn leave_group(&mut self) {
-        if !self.hand_over(crate::cluster::ToDriver::Stop, |cluster| cluster.stopped) {
-            tracing::warn!(
-                "not all ANA groups could be handed over in {HAND_OVER_TIMEOUT:?}: the others fence them"
-            );
-        }
-    }
-
-    /// Gives the ANA groups to the other gateways, where there are any, before hosts may use this one no more.
-    ///
-    /// # Errors
-    /// The ANA groups that were not handed over. Those that are here are served on, and others taken.
-    pub(super) fn drain_gateway(&mut self) -> Result<(), Vec<GroupId>> {
-        if self.hand_over(crate::cluster::ToDriver::Drain(true), |it| it.not_handed_over().is_empty()) {
-            return Ok(());
-        }
-        let stayed = self.cluster.as_ref().map(|cluster| cluster.not_handed_over()).unwrap_or_default();
-        self.end_drain_of_group();
-        Err(stayed)
-    }
-
-    /// Groups are taken again: balance brings some back.
-    pub(super) fn end_drain_of_group(&mut self) {
-        if let Some(cluster) = &self.cluster {
-            cluster.driver.tell(crate::cluster::ToDriver::Drain(false));
-        }
-    }
-
-    fn hand_over(&mut self, how: crate::cluster::ToDriver, is_over: impl Fn(&Membership) -> bool) -> bool {
-        let Some(cluster) = &self.cluster else { return true };
-        cluster.driver.tell(how);
-        let until = self.common.clock.now() + HAND_OVER_TIMEOUT;
-        while !self.cluster.as_ref().is_none_or(|cluster| is_over(cluster)) {
-            if self.common.clock.now() >= until {
-                return false;
-            }
-            self.advance_changes();
-            self.keep_alive();
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        true
     }
 }

@@ -5,7 +5,7 @@ use super::converging::remedy;
 use crate::control::protocol::Fault;
 use crate::metrics::observed::SeenGroup;
 use nvmf_cluster::status::OtherStatus;
-use nvmf_cluster::{AnaState, GatewayName, Object};
+use nvmf_cluster::{AnaState, GatewayName, Listens, Object};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -124,7 +124,7 @@ impl Daemon {
 
 /// Why the group has one gateway less that could take ANA groups. One that was stopped is meant to be away.
 fn lacking(name: &GatewayName, other: &OtherStatus) -> Option<String> {
-    let OtherStatus { lease, dead_s, stopped, leaving, trouble, .. } = other;
+    let OtherStatus { lease, dead_s, stopped, leaving, trouble, listens, .. } = other;
     match (*lease, trouble) {
         ("dead", _) if *stopped => None,
         ("dead", _) => Some(format!(
@@ -136,6 +136,10 @@ fn lacking(name: &GatewayName, other: &OtherStatus) -> Option<String> {
         ("expired", _) => {
             Some(format!("the lease of gateway {name} has expired: others take its ANA groups soon"))
         }
+        ("held", None) if *listens == Listens::NotYet => Some(format!(
+            "gateway {name} has started, and does not listen yet: no ANA group goes there; `nvmf-target ctl status` there says \
+             what it waits for"
+        )),
         ("held", Some(trouble)) => Some(format!("gateway {name} cannot take ANA groups now: {trouble}")),
         _ => None,
     }
@@ -155,6 +159,7 @@ mod tests {
             software: None,
             groups: Some(0),
             leaving: false,
+            listens: Listens::Yes,
             trouble: trouble.map(str::to_owned),
             applied: None,
         }
@@ -170,6 +175,8 @@ mod tests {
         assert_eq!(said(OtherStatus { leaving: true, ..other("expired", None) }), "", "it stops");
         assert!(said(other("dead", None)).starts_with("gateway gw2 has been dead for 70 s"));
         assert!(said(other("expired", None)).contains("gw2 has expired"));
+        let starts = OtherStatus { listens: Listens::NotYet, ..other("held", None) };
+        assert!(said(starts).starts_with("gateway gw2 has started, and does not listen yet"));
         let drained = OtherStatus { leaving: true, ..other("held", Some("it is drained")) };
         assert_eq!(said(drained), "gateway gw2 cannot take ANA groups now: it is drained");
     }

@@ -60,7 +60,12 @@ impl Daemon {
     }
 
     /// Closes connections. The change is over when what they had under way is.
-    fn close(&mut self, change: &str, name: &str, is_one: impl Fn(&Association) -> bool) -> Changing {
+    pub(in crate::daemon) fn close(
+        &mut self,
+        change: &str,
+        name: &str,
+        is_one: impl Fn(&Association) -> bool,
+    ) -> Changing {
         let (closed, connections) = {
             let registry = self.registry();
             let those = || registry.associations().filter(|it| is_one(it));
@@ -91,14 +96,19 @@ impl Daemon {
             return Ok(Changing::new(vec![item], Origin::Command, self.common.clock.now()).into());
         }
         // Hosts have another way before this one ends.
-        if let Err(stayed) = self.drain_gateway() {
-            let stayed: Vec<_> = stayed.iter().map(ToString::to_string).collect();
-            return Err(Fault::refused(format!(
-                "ANA group(s) {} could not be handed over to another gateway, so nothing is drained: `nvmf-target ctl cluster status` \
-                 says why. A stop ends this gateway all the same, and the others take over",
-                stayed.join(", ")
-            )));
+        if let Some(changing) = self.begin_to_drain_gateway()? {
+            return Ok(changing.into());
         }
+        let mut changing = self.end_listening()?;
+        for item in changing.items.iter_mut().filter(|_| self.cluster.is_some()) {
+            item.message =
+                Some("no other gateway is in the group: hosts reach nothing until `drain --end`".into());
+        }
+        Ok(changing.into())
+    }
+
+    /// Listens nowhere, and closes all connections.
+    pub(in crate::daemon) fn end_listening(&mut self) -> Result<Changing, Fault> {
         if let Err(error) = self.stop_all_listeners() {
             // Half a drain is none.
             self.end_drain_of_group();
@@ -106,6 +116,6 @@ impl Daemon {
             return Err(Fault::refused(error_text(&error)));
         }
         self.draining = true;
-        Ok(self.close("drain", "all listeners", |_| true).into())
+        Ok(self.close("drain", "all listeners", |_| true))
     }
 }
