@@ -51,8 +51,9 @@ impl Daemon {
     pub(super) fn tell_addresses(&mut self) {
         let now = self.common.clock.now();
         let is_up = self.listeners.iter().any(Listening::is_for_disks);
+        let is_wanted = self.config.listeners.iter().any(|it| !it.discovery_only);
         let (Some(cluster), Some(config)) = (&mut self.cluster, &self.config.cluster) else { return };
-        let listens = listens(now, is_up, cluster);
+        let listens = listens(now, is_up, is_wanted, cluster);
         let listeners: Vec<Listener> =
             self.listeners.iter().map(|it| Listener { address: it.address(), ..it.config.clone() }).collect();
         let addresses = advertised(config, &listeners);
@@ -67,8 +68,8 @@ impl Daemon {
 }
 
 /// Whether hosts can connect. A listener that is changed, or whose address is gone for a moment, moves no ANA group; and one
-/// that is about to listen for the first time takes back what it had.
-fn listens(now: Duration, is_up: bool, cluster: &mut Membership) -> Listens {
+/// that is about to listen for the first time takes back what it had. Where none is wanted any more, none is waited for.
+fn listens(now: Duration, is_up: bool, is_wanted: bool, cluster: &mut Membership) -> Listens {
     if is_up {
         cluster.silent_since = None;
         cluster.has_listened = true;
@@ -83,7 +84,7 @@ fn listens(now: Duration, is_up: bool, cluster: &mut Membership) -> Listens {
         return until_then;
     }
     let since = *cluster.silent_since.get_or_insert(now);
-    if now < since + patience { until_then } else { Listens::No }
+    if is_wanted && now < since + patience { until_then } else { Listens::No }
 }
 
 #[cfg(test)]
@@ -96,20 +97,26 @@ mod tests {
         let mut daemon = gateway();
         let cluster = daemon.cluster.as_mut().unwrap();
         let second = |n| Duration::from_secs(n);
-        assert_eq!(listens(second(1), false, cluster), Listens::NotYet);
+        assert_eq!(listens(second(1), false, true, cluster), Listens::NotYet);
         cluster.controller_ids = Some(1..=2048);
         assert_eq!(
-            listens(second(100), false, cluster),
+            listens(second(100), false, true, cluster),
             Listens::NotYet,
             "it waits for its group until then"
         );
-        assert_eq!(listens(second(109), false, cluster), Listens::NotYet);
-        assert_eq!(listens(second(110), false, cluster), Listens::No);
-        assert_eq!(listens(second(111), true, cluster), Listens::Yes);
-        assert_eq!(listens(second(112), false, cluster), Listens::Yes, "a listener was changed");
-        assert_eq!(listens(second(113), true, cluster), Listens::Yes);
-        assert_eq!(listens(second(114), false, cluster), Listens::Yes);
-        assert_eq!(listens(second(117), false, cluster), Listens::No);
+        assert_eq!(listens(second(109), false, true, cluster), Listens::NotYet);
+        assert_eq!(listens(second(110), false, true, cluster), Listens::No);
+        assert_eq!(listens(second(111), true, true, cluster), Listens::Yes);
+        assert_eq!(listens(second(112), false, true, cluster), Listens::Yes, "a listener was changed");
+        assert_eq!(listens(second(113), true, true, cluster), Listens::Yes);
+        assert_eq!(listens(second(114), false, true, cluster), Listens::Yes);
+        assert_eq!(listens(second(117), false, true, cluster), Listens::No);
+        assert_eq!(listens(second(118), true, true, cluster), Listens::Yes);
+        assert_eq!(
+            listens(second(119), false, false, cluster),
+            Listens::No,
+            "an operator has removed them all"
+        );
         daemon.stop(Duration::ZERO);
     }
 }
