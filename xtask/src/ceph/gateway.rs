@@ -142,6 +142,11 @@ impl Running {
         Ok(())
     }
 
+    /// Whether it has not ended yet.
+    pub(super) fn is_running(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_none())
+    }
+
     /// Waits until it has ended because its disk is gone (ENODEV), and gives how long that took.
     pub(super) fn until_over(&mut self, most: Duration) -> Result<Duration> {
         let begun = Instant::now();

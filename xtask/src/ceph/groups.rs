@@ -1,7 +1,7 @@
 //! What is done to a group of gateways under I/O, and what hosts and operators see of it.
 
 use super::cluster::Cluster;
-use super::gateway::report;
+use super::gateway::{Running, report};
 use super::group::{Group, NQN};
 use anyhow::{Context, Result, ensure};
 use nvmf_tests::process::{cpu_time, resident, signal, until_within};
@@ -149,6 +149,39 @@ pub(super) fn planned_move(cluster: &mut Cluster) -> Result<()> {
         group.status(1).is_ok_and(|status| status["others"]["gw0"]["stopped"] == true)
     })?;
     ensure!(group.trouble(1)?.is_empty(), "{}", group.trouble(1)?);
+    group.stop()
+}
+
+/// Two gateways are started again, one after the other, as docs/CEPH.md says.
+pub(super) fn upgrade(cluster: &mut Cluster) -> Result<()> {
+    let images = images("upgrade", 2);
+    let mut group = Group::start(cluster, "upgrade", 2, 4, &images)?;
+    let job = group.job(1, &["--rw=randwrite", "--bs=4k", "--iodepth=4", "--time_based", "--runtime=40"])?;
+    let mut job = Running::start(job)?;
+    for number in [0, 1] {
+        let other = 1 - number;
+        until_within("all is well", SOON, || {
+            (0..2).all(|at| group.trouble(at).is_ok_and(|it| it.is_empty()))
+        })?;
+        let begun = Instant::now();
+        group.gateways[number].take().context("it runs")?.stop()?;
+        ensure!((1..=4).all(|id| group.owner(other, id) == Some(format!("gw{other}"))), "not all have moved");
+        group.revive(number)?;
+        until_within("it is well there, and hosts are connected", SOON, || {
+            let is_well = |at| group.trouble(at).is_ok_and(|trouble| trouble.is_empty());
+            let connections = group.ask(number, &["connections", "list"]).unwrap_or_default();
+            let connected =
+                connections["result"]["connections"].as_array().is_some_and(|all| !all.is_empty());
+            is_well(number) && is_well(other) && connected
+        })?;
+        println!("  gw{number} was stopped, started, and has its hosts again after {:.1?}", begun.elapsed());
+        ensure!(job.is_running()?, "the job ended before the upgrade did");
+    }
+    let report = job.report()?;
+    let longest = report["jobs"][0]["write"]["lat_ns"]["max"].as_f64().context("no latency")?;
+    let longest = Duration::from_secs_f64(longest / 1e9);
+    println!("  the longest write took {longest:.2?}");
+    ensure!(longest < MOVE_MAX, "an upgrade paused a host for {longest:?}");
     group.stop()
 }
 

@@ -29,6 +29,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario { name: "group-owner-killed", short: true, run: groups::owner_killed },
     Scenario { name: "group-owner-stopped", short: false, run: groups::owner_stopped },
     Scenario { name: "group-planned-move", short: true, run: groups::planned_move },
+    Scenario { name: "group-upgrade", short: false, run: groups::upgrade },
     Scenario { name: "group-rdma", short: false, run: groups::over_rdma },
     Scenario { name: "group-monitor-dead", short: false, run: groups::monitor_dead },
     Scenario { name: "group-osd-hung", short: false, run: groups::osd_hung },
