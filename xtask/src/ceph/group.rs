@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use nvmf_tests::process::{Target, ctl, free_port, program, until_within};
 use serde_json::Value;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,8 @@ pub(super) struct Group {
     listener: &'static str,
     /// What carries commands to them.
     transport: &'static str,
+    /// More of the configuration of the group: who they are to Ceph.
+    user: String,
 }
 
 impl Group {
@@ -52,6 +54,7 @@ impl Group {
             island: None,
             listener: "",
             transport: "tcp",
+            user: String::new(),
         })
     }
 
@@ -68,6 +71,12 @@ impl Group {
     /// Hosts are to reach them over this transport.
     pub(super) fn over(transport: &'static str) -> Result<Self> {
         Ok(Self { transport, ..Self::empty()? })
+    }
+
+    /// They are this user of Ceph, not its administrator.
+    pub(super) fn of_user(user: &str, keyring: &Path) -> Result<Self> {
+        let user = format!("user = \"{user}\"\nkeyring = \"{}\"\n", keyring.display());
+        Ok(Self { user, ..Self::empty()? })
     }
 
     /// See [`Group::start`].
@@ -135,11 +144,12 @@ impl Group {
             "[target]\nworkers = 1\nbuffer_memory = \"16MiB\"\ncontrol_socket = \"{}\"\n\
              [[listener]]\naddress = \"{address}\"\ntransport = \"{}\"\n{}\n\
              [cluster]\npool = \"rbd\"\ngroup = \"{name}\"\nname = \"{gateway}\"\nconf = \"{}\"\n\
-             ana_groups = {ana_groups}\n",
+             ana_groups = {ana_groups}\n{}",
             self.socket(number).display(),
             self.transport,
             self.listener,
-            cluster.conf().display()
+            cluster.conf().display(),
+            self.user
         );
         std::fs::write(self.config(number), text)?;
         self.addresses.push(address);

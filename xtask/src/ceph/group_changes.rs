@@ -1,7 +1,7 @@
 //! What operators change in a group of gateways, and what hosts and the other gateways see of it.
 
 use super::cluster::Cluster;
-use super::gateway::report;
+use super::gateway::{Running, report};
 use super::group::{Group, NQN};
 use super::groups::{SOON, images};
 use anyhow::{Context, Result, ensure};
@@ -42,6 +42,48 @@ fn is_let_in(group: &Group, number: usize, keys: &[&str]) -> Result<bool> {
 /// Over TLS with this key, and this secret.
 fn with_tls<'a>(key: &'a str, secret: &'a str) -> [&'a str; 5] {
     ["--tls", "--tls-key-file", key, "-S", secret]
+}
+
+/// The gateways' own key is replaced, and they are started again, one after the other, as docs/CEPH.md says.
+pub(super) fn own_key(cluster: &mut Cluster) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let [used, new] = ["used", "new"].map(|name| folder.path().join(name));
+    let tool = |arguments: &[&str]| {
+        let output = run_for(Command::new("ceph-authtool").args(arguments), COMMAND_TIMEOUT)?;
+        ensure!(output.status.success(), "ceph-authtool: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+    };
+    let file = used.to_str().context("a folder's name is not UTF-8")?;
+    let caps = ["--cap", "mon", "profile rbd", "--cap", "osd", "profile rbd pool=rbd"];
+    tool(&[&["-C", file, "-n", "client.gw", "--gen-key"][..], &caps].concat())?;
+    cluster.ceph(&format!("auth import -i {}", used.display()))?;
+    let images = images("own-key", 1);
+    let mut group = Group::of_user("gw", &used)?.filled(cluster, "own-key", 2, 2, &images)?;
+    let job = group.job(1, &["--rw=randwrite", "--bs=4k", "--iodepth=4", "--time_based", "--runtime=30"])?;
+    let job = Running::start(job)?;
+    cluster.ceph(&format!("auth get client.gw -o {}", new.display()))?;
+    let (text, key) = (std::fs::read_to_string(&new)?, tool(&["--gen-print-key"])?);
+    let with_key = |line: &str| match line.trim_start().starts_with("key = ") {
+        true => format!("key = {key}\n"),
+        false => format!("{line}\n"),
+    };
+    std::fs::write(&new, text.lines().map(with_key).collect::<String>())?;
+    cluster.ceph(&format!("auth import -i {}", new.display()))?;
+    std::fs::copy(&new, &used)?;
+    for number in [0, 1] {
+        until_within("all is well", SOON, || {
+            (0..2).all(|at| group.trouble(at).is_ok_and(|it| it.is_empty()))
+        })?;
+        group.gateways[number].take().context("it runs")?.stop()?;
+        group.revive(number)?;
+        group.until_back(number, 1 - number)?;
+    }
+    until_within("all is well", SOON, || (0..2).all(|at| group.trouble(at).is_ok_and(|it| it.is_empty())))?;
+    let report = job.report()?;
+    let longest = report["jobs"][0]["write"]["lat_ns"]["max"].as_f64().context("no latency")? / 1e9;
+    println!("  the longest write while the gateways got another key took {longest:.2} s");
+    ensure!(longest < 5.0, "a new key of the gateways paused a host for {longest} s");
+    group.stop()
 }
 
 /// Keys of a host are the group's: set at one gateway, asked for by all, shown by none.
