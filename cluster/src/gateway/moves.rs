@@ -68,7 +68,9 @@ impl Gateway {
         let any = any.or_else(reachable);
         loads.retain(|name, _| !self.is_spared(now, id, name));
         let willing = placement::least_loaded(&loads, id).cloned();
-        let until = since + self.timing.leave;
+        // Who serves on meanwhile has more time.
+        let serves = !self.stopping && self.idle.listens == Listens::Yes;
+        let until = since + self.timing.leave * if serves { 3 } else { 1 };
         match (wish, willing) {
             (Some(wish), _) if wish.ready => self.drain(now, id, Some(wish.to)),
             (None, Some(to)) if now < until => {
@@ -174,13 +176,22 @@ impl Gateway {
     /// All groups are wanted elsewhere from now on, or no longer.
     pub(super) fn note_leaving(&mut self, now: Duration) {
         let leaves = self.stopping || self.idle.reason().is_some();
-        if self.leaves.is_none() {
+        if leaves && self.leaves.is_none() {
             for group in self.groups.values_mut() {
                 group.asked = false;
                 group.spared.clear();
             }
         }
         self.leaves = leaves.then(|| self.leaves.unwrap_or(now));
+    }
+
+    /// The time in which others are to get ready begins when there is one.
+    pub(super) fn wait_for_others(&mut self, now: Duration) {
+        let is_there = self.others().next().is_some()
+            || self.idle.listens == Listens::No && self.reachable().next().is_some();
+        if let Some(since) = self.leaves.as_mut().filter(|_| !self.stopping && !is_there) {
+            *since = now;
+        }
     }
 
     /// Why this gateway should take no group while another one can.

@@ -23,6 +23,7 @@ impl Gateway {
         for id in (1..=self.configuration.ana_groups()).map(GroupId) {
             self.groups.entry(id).or_insert_with(|| Group::new(now));
         }
+        self.wait_for_others(now);
         let ids: Vec<GroupId> = self.groups.keys().copied().collect();
         for id in ids {
             let group = &self.groups[&id];

@@ -92,3 +92,21 @@ fn gateway_that_stops_asks_also_who_could_not_open_all_images_before() {
     let longest = longest_pause(&mut world, &groups, 20 * SECOND);
     assert!(longest < SECOND / 2, "{} ms", longest * 1000 / SECOND);
 }
+
+#[test]
+fn gateway_that_is_drained_waits_for_one_that_does_not_listen_yet_and_moves_one_group_after_the_other() {
+    let crash = Fault::Crash { node: 2, again: false };
+    let mut world = world(&[(AT - 10 * SECOND, LONG, crash)], AT);
+    listens(&mut world, 1, Listens::NotYet);
+    world.run_until(AT + 2 * SECOND).expect("a run");
+    let groups = groups_of(&world, "gw0");
+    let clock = world.nodes[0].clock(world.now);
+    world.nodes[0].running.as_mut().expect("it runs").engine.drain_all(clock, true);
+    world.pump(0);
+    assert_eq!(longest_pause(&mut world, &groups, 20 * SECOND), 0);
+    assert_eq!(groups_of(&world, "gw0"), groups);
+    listens(&mut world, 1, Listens::Yes);
+    let longest = longest_pause(&mut world, &groups, 20 * SECOND);
+    assert!(longest < SECOND / 2, "{} ms", longest * 1000 / SECOND);
+    assert_eq!(groups_of(&world, "gw1").len(), 6);
+}

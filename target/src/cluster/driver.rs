@@ -8,7 +8,8 @@ use crate::control::Waker;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
 use nvmf_cluster::{
-    Action, Address, Gateway, Handle, Identity, OpId, Reply, RequestError, RequestId, Status, Timing, Via,
+    Action, Address, Gateway, Handle, Identity, Listens, OpId, Reply, RequestError, RequestId, Status,
+    Timing, Via,
 };
 use nvmf_rados::{Cluster, boottime};
 use std::collections::BTreeMap;
@@ -106,7 +107,9 @@ pub fn start(place: Place, identity: Identity, waker: Waker) -> io::Result<Drive
     let counted = Arc::new(Counted::default());
     let counts = Arc::clone(&counted);
     let body = move || {
-        let gateway = Gateway::new(identity, Timing::DEFAULT, boottime());
+        let mut gateway = Gateway::new(identity, Timing::DEFAULT, boottime());
+        // Others hear from its first word that hosts cannot connect yet.
+        gateway.set_listens(boottime(), Listens::NotYet);
         let mut thread = Thread {
             gateway,
             store,

@@ -7,7 +7,7 @@ use nvmf_cluster::{GroupId, RequestError};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How long the group's thread may take. It says itself when the pool has taken too long (`Timing::keep`).
@@ -21,6 +21,8 @@ struct Files {
     files: BTreeMap<Place, Result<String, String>>,
     /// The ANA groups of the namespaces that are opened here, by UUID.
     groups: BTreeMap<String, GroupId>,
+    /// Those that are to go: what the group says to that.
+    removing: BTreeMap<Place, Receiver<Result<u64, RequestError>>>,
     /// How often those of each ANA group were read.
     loads: BTreeMap<GroupId, u64>,
 }
@@ -61,6 +63,7 @@ impl Kept {
         let mut files = self.locked();
         *files.loads.entry(group).or_default() += 1;
         files.files.retain(|(of, _), _| *of != group);
+        files.removing.retain(|(of, _), _| *of != group);
         for (name, value) in kept {
             let text = value.and_then(|value| match value {
                 Value::String(text) => Ok(text),
@@ -71,20 +74,28 @@ impl Kept {
     }
 
     /// Removes what was kept of namespaces in ANA groups that are served here, and that they are in no longer: should they come
-    /// back, they come without. `groups` are those in which each UUID is; of one that has none nothing is known.
+    /// back, they come without. `groups` are those in which each UUID is; of one that has none nothing is known. What could
+    /// not be removed in the pool is tried again by the next call.
     pub fn forget_regrouped(&self, served: &BTreeSet<GroupId>, groups: &BTreeMap<String, BTreeSet<GroupId>>) {
         let is_stray = |(group, name): &Place| {
             let of_uuid = uuid_of(name).and_then(|uuid| groups.get(uuid));
             served.contains(group) && of_uuid.is_some_and(|groups| !groups.contains(group))
         };
-        let strays: Vec<Place> = {
-            let mut files = self.locked();
-            files.files.extract_if(.., |place, _| is_stray(place)).map(|(place, _)| place).collect()
+        let mut files = self.locked();
+        let Files { files: known, removing, .. } = &mut *files;
+        let failed = |told: &Receiver<Result<u64, RequestError>>| match told.try_recv() {
+            Ok(result) => Some(result.is_err()),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(true),
         };
-        for (group, name) in strays {
-            // Nobody waits: where it fails, the group was lost, and whoever takes it does this again.
-            let (tell, _) = channel();
-            let keep = ToDriver::Keep { group, name, value: None, tell };
+        removing.extract_if(.., |_, told| failed(told) == Some(false)).for_each(drop);
+        let again = removing.iter().filter(|(place, told)| is_stray(place) && failed(told) == Some(true));
+        let mut strays: Vec<Place> = again.map(|(place, _)| place.clone()).collect();
+        strays.extend(known.extract_if(.., |place, _| is_stray(place)).map(|(place, _)| place));
+        for place in strays {
+            let (tell, told) = channel();
+            let keep = ToDriver::Keep { group: place.0, name: place.1.clone(), value: None, tell };
+            removing.insert(place, told);
             let _ = self.to.lock().unwrap_or_else(PoisonError::into_inner).send(keep);
         }
     }
@@ -168,7 +179,6 @@ mod tests {
     use crate::state::StateDirectory;
     use nvmf_subsystem::HostId;
     use nvmf_subsystem::reservation::Reservation;
-    use std::sync::mpsc::Receiver;
 
     const UUID: [u8; 16] = [7; 16];
     const NAME: &str = "07070707-0707-0707-0707-070707070707";
@@ -248,10 +258,16 @@ mod tests {
         kept.forget_regrouped(&[GroupId(3)].into(), &groups(3));
         kept.forget_regrouped(&[GroupId(3)].into(), &BTreeMap::new());
         assert!(inbox.try_recv().is_err(), "it is there, or another gateway's, or not known");
+        for result in [Err(RequestError::Busy), Ok(1)] {
+            kept.forget_regrouped(&[GroupId(3)].into(), &groups(5));
+            let Ok(ToDriver::Keep { group: GroupId(3), value: None, tell, .. }) = inbox.try_recv() else {
+                panic!("the pool has it still");
+            };
+            kept.forget_regrouped(&[GroupId(3)].into(), &groups(5));
+            tell.send(result).unwrap();
+        }
         kept.forget_regrouped(&[GroupId(3)].into(), &groups(5));
-        let Ok(ToDriver::Keep { group: GroupId(3), value: None, .. }) = inbox.try_recv() else {
-            panic!("the pool has it still");
-        };
+        assert!(inbox.try_recv().is_err(), "it is gone");
         kept.note(NAME, GroupId(3));
         assert!(!StateDirectory::shared(kept).is_write_protected(UUID).unwrap());
     }

@@ -252,12 +252,6 @@ impl Daemon {
         let own = || self.exports().iter().filter(is_own);
         let elsewhere = self.known_elsewhere(nqn);
         let shown = registry.set_namespaces(nqn, own().map(Export::definition).chain(elsewhere).collect());
-        for export in own() {
-            let nsid = Nsid(export.namespace.nsid);
-            if let Some(kept) = export.kept.as_ref().filter(|_| shown.is_ok() && !was_there(export)) {
-                registry.restore_reservation(nqn, nsid, export.uuid, kept.clone())?;
-            }
-        }
         // Also where hosts see the namespaces of before.
         for Taken { nsid, uuid, reservation, protection, .. } in taken {
             let nsid = Nsid(*nsid);
@@ -267,7 +261,14 @@ impl Daemon {
                 tracing::error!("the reservation of a namespace is not restored: {error}");
             }
         }
-        Ok(shown?)
+        shown?;
+        for export in own() {
+            let nsid = Nsid(export.namespace.nsid);
+            if let Some(kept) = export.kept.as_ref().filter(|_| !was_there(export)) {
+                registry.restore_reservation(nqn, nsid, export.uuid, kept.clone())?;
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn detach(&self, device: DeviceId) {

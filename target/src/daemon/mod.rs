@@ -250,6 +250,7 @@ impl Daemon {
         if now >= self.retry_at {
             self.retry_at = now + RETRY_INTERVAL;
             self.log_failures();
+            self.forget_regrouped();
         }
         if now >= self.look_at {
             self.look_at = now + LOOK_INTERVAL;

@@ -51,7 +51,7 @@ impl Daemon {
     pub(super) fn tell_addresses(&mut self) {
         let now = self.common.clock.now();
         let is_up = self.listeners.iter().any(Listening::is_for_disks);
-        let is_wanted = self.config.listeners.iter().any(|it| !it.discovery_only);
+        let is_wanted = !self.draining && self.config.listeners.iter().any(|it| !it.discovery_only);
         let (Some(cluster), Some(config)) = (&mut self.cluster, &self.config.cluster) else { return };
         let listens = listens(now, is_up, is_wanted, cluster);
         let listeners: Vec<Listener> =

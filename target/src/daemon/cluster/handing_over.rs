@@ -41,6 +41,11 @@ fn why_not(other: &OtherStatus) -> Option<String> {
     }
 }
 
+/// Whether hosts that lose this gateway have that one.
+fn is_usable(other: &OtherStatus) -> bool {
+    other.lease == "held" && !other.leaving && other.listens == Listens::Yes
+}
+
 /// Whether another gateway may take some soon.
 fn will_take(other: &OtherStatus) -> bool {
     other.lease == "held" && !other.leaving && other.trouble.is_none()
@@ -72,6 +77,20 @@ fn names(groups: &BTreeSet<GroupId>) -> String {
 fn reasons(status: &Status) -> String {
     let all = status.others.iter().filter_map(|(name, other)| Some(format!("{name}: {}", why_not(other)?)));
     all.collect::<Vec<_>>().join("; ")
+}
+
+/// Why a drain is not begun: hosts would have no path to what has to go, or to what others have.
+fn refusal(status: &Status, stays: &BTreeSet<GroupId>) -> Option<String> {
+    let will_be_usable = |it: &OtherStatus| will_take(it) || is_usable(it) && stays.is_empty();
+    if status.others.is_empty() || status.others.values().any(will_be_usable) {
+        return None;
+    }
+    let what = match stays.is_empty() {
+        true => "hosts can use no other gateway".to_owned(),
+        false => format!("no other gateway can take ANA group(s) {}", names(stays)),
+    };
+    let reasons = reasons(status);
+    Some(format!("{what}: {reasons}. They would have no path. A stop ends this gateway all the same"))
 }
 
 impl Membership {
@@ -117,13 +136,12 @@ impl Daemon {
         let own = status.groups.iter().filter(|(_, group)| is_mine(&group.gateway)).map(|(id, _)| *id);
         let own: BTreeSet<GroupId> = own.collect();
         let stays = cluster.not_handed_over(&status, &own);
-        if !stays.is_empty() && !status.others.is_empty() && !status.others.values().any(will_take) {
-            return Err(Fault::refused(format!(
-                "no other gateway can take ANA group(s) {}, and hosts would have no path to them: {}. A stop ends this gateway \
-                 all the same",
-                names(&stays),
-                reasons(&status)
-            )));
+        if self.changing.iter().any(|(changing, _)| changing.handing_over.is_some()) {
+            let text = "a drain waits for the other gateways already: `drain --end` ends it";
+            return Err(Fault::refused(text));
+        }
+        if let Some(text) = refusal(&status, &stays).filter(|_| self.has_namespaces()) {
+            return Err(Fault::refused(text));
         }
         cluster.driver.tell(ToDriver::Drain(true));
         if status.others.is_empty() {
@@ -134,6 +152,10 @@ impl Daemon {
         let until = now + DRAIN_GROUPS_TIMEOUT;
         changing.handing_over = Some(HandingOver { own, until, look_at: now, is_taken_back: false });
         Ok(Some(changing))
+    }
+
+    fn has_namespaces(&self) -> bool {
+        self.config.subsystems.iter().any(|subsystem| !subsystem.namespaces.is_empty())
     }
 
     /// Groups are taken again: balance brings some back. A drain that still waits is none.
@@ -163,8 +185,13 @@ impl Daemon {
         let Some(cluster) = &self.cluster else { return };
         // No word of the group's thread says nothing.
         let status = cluster.driver.status();
+        if status.is_none() {
+            handing_over.look_at = now + Duration::from_secs(1);
+        }
+        let is_usable = |status: &Status| !self.has_namespaces() || status.others.values().any(is_usable);
+        let is_any_usable = status.as_ref().is_some_and(is_usable);
         let stays = status.as_ref().map(|status| cluster.not_handed_over(status, &handing_over.own));
-        if stays.as_ref().is_some_and(BTreeSet::is_empty) {
+        if is_any_usable && stays.as_ref().is_some_and(BTreeSet::is_empty) {
             changing.handing_over = None;
             match self.end_listening() {
                 Ok(closing) => *changing = closing,
@@ -185,10 +212,14 @@ impl Daemon {
             true => String::new(),
             false => format!(" ANA group(s) {} have moved, and stay where they are.", names(&moved)),
         };
+        let what = match stays.is_empty() {
+            true => "hosts can use no other gateway".to_owned(),
+            false => {
+                format!("no other gateway has taken ANA group(s) {}, which are served here", names(&stays))
+            }
+        };
         changing.fail(&format!(
-            "it is not drained: no other gateway has taken ANA group(s) {} ({why}), which are served here.{moved} A stop ends this \
-             gateway all the same, and the others take over",
-            names(&stays)
+            "it is not drained: {what} ({why}).{moved} A stop ends this gateway all the same, and the others take over"
         ));
         self.end_drain_of_group();
     }
@@ -297,6 +328,28 @@ mod tests {
         assert_eq!(reasons(&status), "gw3: it is drained; gw4: it was stopped; gw5: it does not listen yet");
         assert!(!status.others.iter().any(|(name, other)| name.as_str() == "gw3" && will_take(other)));
         assert!(will_take(&status.others[&name("gw5")]), "it is worth a wait");
+    }
+
+    #[test]
+    fn drain_is_refused_where_hosts_could_use_no_other_gateway() {
+        let with = |gw2: OtherStatus, groups| {
+            let mut status = status(groups);
+            status.others = [(GatewayName::new("gw2").unwrap(), gw2)].into();
+            let stays = not_handed_over(&status, &[].into(), &[].into());
+            refusal(&status, &stays).is_some()
+        };
+        let (mine, its) = (&[(1, "owned", Some("gw1"))][..], &[(1, "owned", Some("gw2"))][..]);
+        let silent = |listens| OtherStatus { listens, ..other("held", None) };
+        for groups in [mine, its] {
+            assert!(with(other("dead", None), groups));
+            assert!(with(other("expired", None), groups));
+            assert!(with(OtherStatus { leaving: true, ..silent(Listens::No) }, groups));
+            assert!(!with(silent(Listens::NotYet), groups), "it is waited for");
+            assert!(!with(other("held", None), groups));
+        }
+        let trouble = || OtherStatus { leaving: false, ..other("held", Some("permission denied")) };
+        assert!(with(trouble(), mine));
+        assert!(!with(trouble(), its), "it has them already");
     }
 
     #[test]

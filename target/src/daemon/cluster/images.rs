@@ -21,6 +21,7 @@ use nvmf_subsystem::reservation::Reservation;
 use nvmf_subsystem::{Nqn, WriteProtection};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use uuid::Uuid;
 
 /// Hosts wait for images that do not open for so long before they get the others of the ANA group.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
@@ -351,23 +352,41 @@ impl Daemon {
         images.failed.insert(key, Failed { why, retry_at });
     }
 
-    /// What a namespace had in the ANA group that it was in before does not come back with it.
-    pub(super) fn forget_regrouped(&self) {
-        let Some(cluster) = &self.cluster else { return };
+    /// What a namespace had in the ANA group that it was in before does not come back with it. Where it is not known which disk
+    /// a namespace is, nothing of its ANA group goes.
+    pub(in crate::daemon) fn forget_regrouped(&self) {
+        let Some(cluster) = self.cluster.as_ref().filter(|it| it.converging.is_none() && it.next.is_none())
+        else {
+            return;
+        };
         let served = cluster.states.iter().filter(|(_, state)| **state == AnaState::OPTIMIZED);
+        let mut served: BTreeSet<GroupId> = served.map(|(group, _)| *group).collect();
         let mut groups: BTreeMap<String, BTreeSet<GroupId>> = BTreeMap::new();
-        for export in self.exports() {
-            let uuid = uuid::Uuid::from_bytes(export.uuid).to_string();
-            groups.entry(uuid).or_default().insert(GroupId(export.namespace.ana_group));
+        let open: BTreeMap<Key, [u8; 16]> = self.exports().iter().map(|it| (key_of(it), it.uuid)).collect();
+        let subsystems = self.config.subsystems.iter();
+        for (nqn, namespace) in
+            subsystems.flat_map(|it| it.namespaces.iter().map(|namespace| (it.nqn, namespace)))
+        {
+            let (key, group) = ((nqn, namespace.nsid), GroupId(namespace.ana_group));
+            let known = cluster.known.get(&key).map(|known| known.uuid);
+            let uuids =
+                [namespace.uuid.map(Uuid::from_bytes), known, open.get(&key).copied().map(Uuid::from_bytes)];
+            let uuids: Vec<Uuid> = uuids.into_iter().flatten().collect();
+            if uuids.is_empty() {
+                served.remove(&group);
+            }
+            for uuid in uuids {
+                groups.entry(uuid.to_string()).or_default().insert(group);
+            }
         }
-        cluster.kept.forget_regrouped(&served.map(|(group, _)| *group).collect(), &groups);
+        cluster.kept.forget_regrouped(&served, &groups);
     }
 
     /// The reservation and the write protection of a namespace, as the group has them.
     fn kept_of(&self, export: &Export, group: GroupId) -> Result<(Reservation, WriteProtection), String> {
         let state = &self.common.state;
         if let Some(cluster) = &self.cluster {
-            cluster.kept.note(&uuid::Uuid::from_bytes(export.uuid).to_string(), group);
+            cluster.kept.note(&Uuid::from_bytes(export.uuid).to_string(), group);
         }
         let reservation = state.load(export.uuid).map_err(|error| error_text(&error))?;
         let is_protected = state.is_write_protected(export.uuid).map_err(|error| error_text(&error))?;

@@ -68,7 +68,7 @@ impl Membership {
             noting: Default::default(),
             elsewhere: Default::default(),
             told,
-            listens: Listens::Yes,
+            listens: Listens::NotYet,
             silent_since: None,
             has_listened: false,
             stopped: false,

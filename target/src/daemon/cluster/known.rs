@@ -30,7 +30,7 @@ pub(super) struct Known {
     /// What hosts are shown.
     pub(super) bytes: u64,
     block_size: u32,
-    uuid: Uuid,
+    pub(super) uuid: Uuid,
 }
 
 impl Known {

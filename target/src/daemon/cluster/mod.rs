@@ -223,9 +223,6 @@ impl Daemon {
         }
         self.publish();
         self.note_cut(group, state == AnaState::INACCESSIBLE);
-        if state == AnaState::OPTIMIZED {
-            self.forget_regrouped();
-        }
         let word = nvmf_config::AnaGroup { id: group.0, state }.state_word().to_owned();
         if let Some(cluster) = &mut self.cluster {
             cluster.news.entry(word).or_default().push(group.to_string());
