@@ -165,7 +165,9 @@ pub(super) fn upgrade(cluster: &mut Cluster) -> Result<()> {
         })?;
         let begun = Instant::now();
         group.gateways[number].take().context("it runs")?.stop()?;
-        ensure!((1..=4).all(|id| group.owner(other, id) == Some(format!("gw{other}"))), "not all have moved");
+        until_within("the other gateway has all", SOON, || {
+            (1..=4).all(|id| group.owner(other, id) == Some(format!("gw{other}")))
+        })?;
         group.revive(number)?;
         until_within("it is well there, and hosts are connected", SOON, || {
             let is_well = |at| group.trouble(at).is_ok_and(|trouble| trouble.is_empty());
