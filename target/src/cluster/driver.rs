@@ -4,7 +4,7 @@ use super::Kept;
 use super::helpers::Helpers;
 use super::store::{self, Place, Store, Trouble};
 use super::{Request, Shared, Ticket, ToDaemon, ToDriver, watches};
-use crate::control::Waker;
+use crate::control::{Ended, Waker};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
 use nvmf_cluster::{
@@ -27,6 +27,7 @@ pub struct Driver {
     last: Ticket,
     trouble: Trouble,
     counted: Arc<Counted>,
+    ended: Ended,
 }
 
 /// What the thread counts.
@@ -46,6 +47,12 @@ impl Driver {
     pub fn tell(&self, message: ToDriver) {
         // It ends after this.
         let _ = self.to.send(message);
+    }
+
+    /// Whether the thread has ended, which it never does by itself.
+    #[must_use]
+    pub fn ended(&self) -> bool {
+        self.ended.get()
     }
 
     /// Why the storage cluster cannot be reached, while that is so.
@@ -84,7 +91,7 @@ impl Driver {
         self.last
     }
 
-    /// The group as this gateway sees it.
+    /// The group as this gateway sees it, if its thread answers.
     #[must_use]
     pub fn status(&self) -> Option<Status> {
         let (tell, told) = channel();
@@ -106,7 +113,9 @@ pub fn start(place: Place, identity: Identity, waker: Waker) -> io::Result<Drive
     let own = to.clone();
     let counted = Arc::new(Counted::default());
     let counts = Arc::clone(&counted);
+    let (end, ended) = waker.on_end();
     let body = move || {
+        let _end = end;
         let mut gateway = Gateway::new(identity, Timing::DEFAULT, boottime());
         // Others hear from its first word that hosts cannot connect yet.
         gateway.set_listens(boottime(), Listens::NotYet);
@@ -129,7 +138,7 @@ pub fn start(place: Place, identity: Identity, waker: Waker) -> io::Result<Drive
         thread.run(&inbox);
     };
     std::thread::Builder::new().name("cluster".into()).spawn(body)?;
-    Ok(Driver { to, from, last: Ticket(0), trouble, counted })
+    Ok(Driver { to, from, last: Ticket(0), trouble, counted, ended })
 }
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -205,6 +214,8 @@ impl Thread {
             ToDriver::Listens(listens) => self.gateway.set_listens(now, listens),
             ToDriver::Stop => self.gateway.stop(now),
             ToDriver::Drain(drains) => self.gateway.drain_all(now, drains),
+            #[cfg(test)]
+            ToDriver::Panic => panic!("what the engine should never do"),
         }
     }
 

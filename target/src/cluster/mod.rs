@@ -141,4 +141,7 @@ pub enum ToDriver {
     Stop,
     /// Give the groups away and take none, or no longer.
     Drain(bool),
+    /// As an error in the engine would have it.
+    #[cfg(test)]
+    Panic,
 }

@@ -16,6 +16,7 @@ use request::Request;
 use socket::{CLIENTS_MAX, Socket};
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -60,6 +61,39 @@ impl Waker {
     /// The control loop looks around at once, or as soon as it waits again.
     pub fn wake(&self) {
         self.0.notify_one();
+    }
+
+    /// What a thread has for as long as it runs, and what shows that it has ended.
+    #[must_use]
+    pub fn on_end(&self) -> (End, Ended) {
+        let ended = Ended::default();
+        (End { ended: ended.clone(), waker: self.clone() }, ended)
+    }
+}
+
+/// Tells the control loop that a thread ends, a panic included: hosts wait for nothing until it is started again.
+#[derive(Debug)]
+pub struct End {
+    ended: Ended,
+    waker: Waker,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.ended.0.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+}
+
+/// Whether a thread has ended.
+#[derive(Debug, Clone, Default)]
+pub struct Ended(Arc<AtomicBool>);
+
+impl Ended {
+    /// Whether it has: on its own, if it was not told to.
+    #[must_use]
+    pub fn get(&self) -> bool {
+        self.0.load(Ordering::Acquire)
     }
 }
 
@@ -149,5 +183,17 @@ mod tests {
         assert!(matches!(control.next(Duration::from_secs(60)), Event::Wake));
         thread.join().unwrap();
         assert!(matches!(control.next(Duration::from_millis(1)), Event::Nothing));
+    }
+
+    #[test]
+    fn panic_of_a_thread_is_noticed() {
+        let mut control = Control::new().unwrap();
+        let (end, ended) = control.waker().on_end();
+        let thread = std::thread::spawn(move || {
+            let _end = end;
+            panic!("what a thread should never do");
+        });
+        assert!(matches!(control.next(Duration::from_secs(60)), Event::Wake));
+        assert!(ended.get() && thread.join().is_err());
     }
 }

@@ -181,7 +181,7 @@ impl Daemon {
     /// Serves until it is told to stop, then drains.
     ///
     /// # Errors
-    /// The daemon cannot go on: a worker died.
+    /// The daemon cannot go on: a worker died, or the thread of the gateway group.
     pub fn serve(mut self, control: &mut Control) -> anyhow::Result<()> {
         self.announce_discovery();
         notify::ready(&self.status());
@@ -207,6 +207,10 @@ impl Daemon {
             if self.workers.iter().any(WorkerThread::ended) {
                 self.stop(Duration::ZERO);
                 anyhow::bail!("a worker thread ended on its own: see the log above");
+            }
+            if self.group_ended() {
+                self.stop(Duration::ZERO);
+                anyhow::bail!("the thread of the gateway group ended on its own: see the log above");
             }
             self.advance_changes();
             let now = self.common.clock.now();

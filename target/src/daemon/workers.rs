@@ -3,7 +3,7 @@
 use super::StartError;
 use super::authentication::HostKeys;
 use super::worker_group::{Selection, WorkerGroup};
-use crate::control::Waker;
+use crate::control::{Ended, Waker};
 use crate::exec::resources::SetUpError;
 use crate::exec::transport::Transport;
 use crate::mailbox::Mailboxes;
@@ -18,7 +18,6 @@ use crate::transport::rdma::Rdma;
 use crate::transport::rdma::listener::rejection;
 use crate::transport::tcp::{Tcp, TcpOptions, TlsPorts};
 use crate::worker::Worker;
-use core::sync::atomic::{AtomicBool, Ordering};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nvme_proto::rdma::RejectStatus;
 use nvmf_backend::{Devices, DevicesError, DevicesOptions};
@@ -86,22 +85,22 @@ pub(super) fn publish(registry: &mut Registry, mailboxes: &Mailboxes<Detached>) 
 pub(super) struct WorkerThread {
     pub(super) thread: JoinHandle<()>,
     pub(super) counters: Arc<Counters>,
-    ended: Arc<AtomicBool>,
+    ended: Ended,
 }
 
 impl WorkerThread {
     /// Whether it has ended: on its own, if it was not told to.
     pub(super) fn ended(&self) -> bool {
-        self.ended.load(Ordering::Acquire)
+        self.ended.get()
     }
 
     /// Starts a worker of a group, which has no device and listens nowhere yet.
     pub(super) fn start(id: WorkerId, group: &WorkerGroup, common: &Common) -> Result<Self, StartError> {
         let (selection, load) = (group.selection.clone(), Arc::clone(&group.load));
         let (tell, told) = channel();
-        let ended = Arc::new(AtomicBool::new(false));
+        let (end, ended) = common.waker.on_end();
         let observed = Arc::clone(&common.observed);
-        let (common, end) = (common.clone(), End { ended: Arc::clone(&ended), waker: common.waker.clone() });
+        let common = common.clone();
         let body = move || {
             let _end = end;
             run(id, &common, &selection, load, &tell);
@@ -118,20 +117,6 @@ impl WorkerThread {
             );
         }
         Ok(Self { thread, counters, ended })
-    }
-}
-
-/// Tells the control loop that a worker's thread ends, a panic included: hosts wait for nothing until it is started
-/// again.
-struct End {
-    ended: Arc<AtomicBool>,
-    waker: Waker,
-}
-
-impl Drop for End {
-    fn drop(&mut self) {
-        self.ended.store(true, Ordering::Release);
-        self.waker.wake();
     }
 }
 
@@ -224,22 +209,5 @@ pub(super) fn raise_descriptor_limit(needed: u64) {
                  connections or workers"
             );
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn panic_of_a_worker_is_noticed() {
-        let ended = Arc::new(AtomicBool::new(false));
-        let end = End { ended: Arc::clone(&ended), waker: Waker::default() };
-        let thread = std::thread::spawn(move || {
-            let _end = end;
-            panic!("what a worker should never do");
-        });
-        assert!(thread.join().is_err());
-        assert!(ended.load(Ordering::Acquire));
     }
 }

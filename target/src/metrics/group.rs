@@ -15,11 +15,13 @@ const ANA_STATES: [AnaState; 3] = [AnaState::OPTIMIZED, AnaState::INACCESSIBLE, 
 
 /// Writes them.
 pub(super) fn encode(families: &mut Families<'_>, seen: Option<&SeenGroup>) -> Result<(), Error> {
-    let status = seen.map(|seen| &seen.status);
+    let status = seen.and_then(|seen| seen.status.as_ref());
     let states =
         status.into_iter().flat_map(|it| STATES.map(|state| (label("state", state), is(it.state == state))));
     families.gauges(("group_state", "1 for what this gateway is in its group", None), states)?;
-    let lease = status.map(|it| (vec![], Duration::from_millis(it.lease_ms.unwrap_or(0)).as_secs_f64()));
+    // Who does not say has none, as far as anybody knows.
+    let holds = |status: &Status| Duration::from_millis(status.lease_ms.unwrap_or(0)).as_secs_f64();
+    let lease = seen.map(|it| (vec![], it.status.as_ref().map_or(0.0, holds)));
     let help = "For how long the lease holds, unless it is renewed: 0 when it does not";
     families.gauges(("group_lease", help, Some(Unit::Seconds)), lease)?;
     let others =
@@ -133,6 +135,26 @@ mod tests {
         }
     }
 
+    fn scraped(status: Option<Status>) -> (Scrape, String) {
+        let mut registry = Registry::with_prefix("nvmf_target");
+        registry.register_collector(Box::new(Shown(SeenGroup {
+            status,
+            left_out: 3,
+            takeovers: 4,
+            fences: 5,
+        })));
+        let mut text = String::new();
+        write(&mut text, &registry).unwrap();
+        (Scrape::parse(&text).unwrap(), text)
+    }
+
+    #[test]
+    fn gateway_whose_group_does_not_answer_has_no_lease() {
+        let (_, text) = scraped(None);
+        assert!(text.contains("nvmf_target_group_lease_seconds 0.0\n"), "{text}");
+        assert!(!text.contains("nvmf_target_group_takers 0"), "nobody knows\n{text}");
+    }
+
     #[test]
     fn metrics_tell_which_ana_group_nobody_serves_and_that_the_gateway_is_suspended() {
         let status = Status {
@@ -158,16 +180,7 @@ mod tests {
                 waiting: 0,
             },
         };
-        let mut registry = Registry::with_prefix("nvmf_target");
-        registry.register_collector(Box::new(Shown(SeenGroup {
-            status,
-            left_out: 3,
-            takeovers: 4,
-            fences: 5,
-        })));
-        let mut text = String::new();
-        write(&mut text, &registry).unwrap();
-        let scrape = Scrape::parse(&text).unwrap();
+        let (scrape, text) = scraped(Some(status));
         for (name, labels, value) in [
             ("group_state", &[("state", "suspended")][..], 1.0),
             ("group_state", &[("state", "member")], 0.0),

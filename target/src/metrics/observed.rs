@@ -74,8 +74,8 @@ pub struct View {
 /// A group of gateways, as this one sees it.
 #[derive(Debug)]
 pub struct SeenGroup {
-    /// What it says of itself, and of the group.
-    pub status: Status,
+    /// What it says of itself, and of the group; `None`: its thread does not answer.
+    pub status: Option<Status>,
     /// Items of the configuration that are left out.
     pub left_out: usize,
     /// ANA groups that were taken: their images were opened here.

@@ -155,6 +155,11 @@ impl Daemon {
         self.cluster.as_deref().is_some_and(is_busy)
     }
 
+    /// Whether the group's thread has died: nobody renews the lease, and others take over.
+    pub(super) fn group_ended(&self) -> bool {
+        self.cluster.as_ref().is_some_and(|cluster| cluster.driver.ended())
+    }
+
     /// Does what the group's thread asks for, and what follows of what it asked for before. Waits for nothing.
     pub(super) fn advance_cluster(&mut self) {
         if self.cluster.is_none() {

@@ -50,7 +50,13 @@ impl Daemon {
         let Some(cluster) = &self.cluster else { return Vec::new() };
         let mut lines = Vec::new();
         let said = |why: &Option<String>| why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-        if let Some(status) = cluster.driver.status() {
+        let status = cluster.driver.status();
+        if status.is_none() {
+            let trouble = "the thread of the gateway group does not answer: others may have taken what is served here. If that \
+                lasts, restart the target (systemctl restart nvmf-target)";
+            lines.push(trouble.to_owned());
+        }
+        if let Some(status) = status {
             if status.state != "member" {
                 lines.push(format!("this gateway is {}{}", status.state, said(&status.why)));
             }
@@ -111,7 +117,7 @@ impl Daemon {
     pub(in crate::daemon) fn seen_group(&self) -> Option<SeenGroup> {
         let cluster = self.cluster.as_ref()?;
         let (takeovers, fences) = cluster.driver.counted();
-        let status = cluster.driver.status()?;
+        let status = cluster.driver.status();
         Some(SeenGroup { status, left_out: cluster.left_out.len(), takeovers, fences })
     }
 

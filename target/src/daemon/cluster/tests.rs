@@ -3,9 +3,9 @@
 use super::super::changing::tests::{answered, ask};
 use super::super::changing::{Asker, Changing};
 use super::super::{Daemon, apply::Origin};
-use crate::cluster::Shared;
-use crate::control::Waker;
+use crate::cluster::{Shared, ToDriver};
 use crate::control::request::change::{Item as ChangeItem, Outcome};
+use crate::control::{Control, Event, Waker};
 use crate::exports::Through;
 use crate::sockets::Sockets;
 use core::time::Duration;
@@ -210,4 +210,19 @@ fn check_of_status_names_what_is_not_well() {
         assert!(lines.contains(part), "{part}: {lines}");
     }
     daemon.stop(Duration::ZERO);
+}
+
+#[test]
+fn daemon_whose_group_s_thread_dies_says_so_and_ends() {
+    let mut control = Control::new().unwrap();
+    let daemon =
+        Daemon::start(Config::parse(OWN).unwrap(), None, control.waker(), Sockets::default()).unwrap();
+    daemon.cluster.as_ref().unwrap().driver.tell(ToDriver::Panic);
+    while !daemon.group_ended() {
+        assert!(!matches!(control.next(Duration::from_secs(60)), Event::Nothing), "nobody is woken");
+    }
+    let lines = daemon.status_answer().not_well().join("\n");
+    assert!(lines.contains("the thread of the gateway group does not answer"), "{lines}");
+    let error = daemon.serve(&mut control).unwrap_err().to_string();
+    assert!(error.contains("the thread of the gateway group ended on its own"), "{error}");
 }
