@@ -1,6 +1,8 @@
 //! What this machine has: its name, its addresses, what is mounted, what systemd hides.
 
+use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, SockaddrStorage, sockopt};
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd as _;
@@ -12,8 +14,72 @@ const SERVICE_USER: &str = "nvmf";
 /// Whether the address is one that this machine can listen on.
 #[must_use]
 pub fn has_address(ip: IpAddr) -> bool {
-    // All of 127.0.0.0/8 is this machine, whatever the interface lists.
-    ip.is_unspecified() || ip.is_loopback() || addresses().contains(&ip)
+    Addresses::read().is_ok_and(|addresses| addresses.obstacle(ip) != Some(Obstacle::Gone))
+}
+
+/// Why nobody comes to an address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Obstacle {
+    /// It is none of this machine.
+    Gone,
+    /// This link, which has it, is down.
+    LinkDown(String),
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gone => f.write_str("the address is no longer one of this machine (ip address)"),
+            Self::LinkDown(link) => write!(f, "the link {link} of its address is down (ip link)"),
+        }
+    }
+}
+
+/// The addresses of this machine, as they were when they were read.
+#[derive(Debug)]
+pub struct Addresses(Vec<Address>);
+
+#[derive(Debug)]
+struct Address {
+    ip: IpAddr,
+    link: String,
+    /// What the kernel does not know the state of, such as loopback and tunnels, is.
+    is_link_up: bool,
+}
+
+impl Addresses {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn read() -> io::Result<Self> {
+        let address = |interface: nix::ifaddrs::InterfaceAddress| {
+            let storage = interface.address?;
+            let v4 = storage.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
+            let ip = v4.or_else(|| storage.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))?;
+            let wanted = InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING;
+            Some(Address { ip, link: interface.interface_name, is_link_up: interface.flags.contains(wanted) })
+        };
+        Ok(Self(nix::ifaddrs::getifaddrs()?.filter_map(address).collect()))
+    }
+
+    /// Why nobody comes to an address, as far as this machine knows.
+    #[must_use]
+    pub fn obstacle(&self, ip: IpAddr) -> Option<Obstacle> {
+        // All of 127.0.0.0/8 is this machine, whatever the interface lists.
+        if ip.is_unspecified() || ip.is_loopback() {
+            return None;
+        }
+        let ip = ip.to_canonical();
+        let mut links = self.0.iter().filter(|address| address.ip == ip).peekable();
+        let Some(first) = links.peek() else {
+            // What is local by a route of its own, or may be listened on all the same (ip_nonlocal_bind), is in no list.
+            let error = try_address(SocketAddr::new(ip, 0)).err()?;
+            return (error.kind() == io::ErrorKind::AddrNotAvailable).then_some(Obstacle::Gone);
+        };
+        let link = first.link.clone();
+        links.all(|address| !address.is_link_up).then_some(Obstacle::LinkDown(link))
+    }
 }
 
 /// Bytes of memory that this process has, as the kernel counts them.
@@ -22,16 +88,6 @@ pub fn resident_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
     pages.unwrap_or(0) * nvmf_memory::PAGE as u64
-}
-
-fn addresses() -> Vec<IpAddr> {
-    let interfaces = nix::ifaddrs::getifaddrs().into_iter().flatten();
-    let address = |interface: nix::ifaddrs::InterfaceAddress| {
-        let address = interface.address?;
-        let v4 = address.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
-        v4.or_else(|| address.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip())))
-    };
-    interfaces.filter_map(address).collect()
 }
 
 /// Whether the address is one of this machine, and nobody listens on its TCP port.
@@ -145,5 +201,21 @@ mod tests {
     fn loopback_and_wildcards_are_local() {
         assert!(has_address([127, 0, 0, 1].into()) && has_address([0, 0, 0, 0].into()));
         assert!(!has_address([192, 0, 2, 1].into()), "that network is for documentation");
+    }
+
+    #[test]
+    fn address_that_is_gone_or_has_only_links_that_are_down_has_an_obstacle() {
+        let address = |host, link: &str, is_link_up| Address {
+            ip: [192, 0, 2, host].into(),
+            link: link.to_owned(),
+            is_link_up,
+        };
+        let all = [address(1, "eth0", true), address(2, "eth1", false), address(3, "eth1", false)];
+        let addresses = Addresses(all.into_iter().chain([address(3, "eth2", true)]).collect());
+        let of = |host| addresses.obstacle([192, 0, 2, host].into());
+        assert_eq!((of(1), of(3), of(4)), (None, None, Some(Obstacle::Gone)));
+        assert_eq!(of(2), Some(Obstacle::LinkDown("eth1".to_owned())));
+        assert_eq!(addresses.obstacle("::ffff:192.0.2.1".parse().unwrap()), None, "as the interface has it");
+        assert_eq!(addresses.obstacle("::".parse().unwrap()), None);
     }
 }

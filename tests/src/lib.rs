@@ -5,6 +5,7 @@
 //! | [`process`] | [`process::Target`], a running `nvmf-target`; [`process::nvmf`], a call of `nvmf` |
 //! | [`cleanup`] | ends what a test started, also when the test is killed |
 //! | [`nbd`] | a minimal NBD client |
+//! | `network` | a network namespace of a test's own |
 //! | [`rng`] | numbers that follow from a seed |
 //! | `simulation` | the real worker and the real driver under a virtual clock, controlled by a seed |
 //! | `site` | a test's own target, with folder, port and NQN, and calls of `nvmf` with that target |
@@ -15,6 +16,8 @@
 
 pub mod cleanup;
 pub mod nbd;
+#[cfg(feature = "simulation")]
+pub mod network;
 pub mod process;
 pub mod rng;
 #[cfg(feature = "simulation")]

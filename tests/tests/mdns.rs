@@ -1,11 +1,10 @@
 //! Discovery that is announced by multicast DNS, in a network namespace of its own.
 
 use mdns_sd::{ServiceDaemon, ServiceEvent};
-use nix::sched::{CloneFlags, unshare};
-use nvmf_tests::process;
 use nvmf_tests::site::{Site, json};
+use nvmf_tests::{network, process};
 use std::os::unix::net::UnixDatagram;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 const ADDRESS: &str = "192.0.2.1";
@@ -13,22 +12,8 @@ const ADDRESS: &str = "192.0.2.1";
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A network that only this thread and its children are in, with an interface that nobody is behind.
-fn network() -> Result<(), String> {
-    unshare(CloneFlags::CLONE_NEWNET).map_err(|error| error.to_string())?;
-    for arguments in [
-        "link set lo up".to_owned(),
-        "link add announced0 type veth peer name behind0".to_owned(),
-        "link set behind0 up".to_owned(),
-        format!("address add {ADDRESS}/24 dev announced0"),
-        "link set announced0 up multicast on".to_owned(),
-    ] {
-        let output = process::run(Command::new("ip").args(arguments.split(' ')));
-        let output = output.map_err(|error| error.to_string())?;
-        if !output.status.success() {
-            return Err(format!("ip {arguments}: {}", String::from_utf8_lossy(&output.stderr)));
-        }
-    }
-    Ok(())
+fn network() -> anyhow::Result<()> {
+    network::apart("announced0", ADDRESS)
 }
 
 /// Threads of the test come and go in the network of the one that makes them.

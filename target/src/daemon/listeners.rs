@@ -50,7 +50,8 @@ impl Daemon {
 
     /// Listens where it does not yet, and returns the places of the listeners that could not, and why.
     pub(super) fn listen_where_down(&mut self) -> Vec<(usize, StartError)> {
-        let down: Vec<usize> = (0..self.listeners.len()).filter(|&at| !self.listeners[at].is_up()).collect();
+        let down: Vec<usize> =
+            (0..self.listeners.len()).filter(|&at| !self.listeners[at].listens()).collect();
         let results = down.iter().copied().map(|at| self.listen_where_configured(at));
         results.zip(&down).filter_map(|(result, &at)| Some((at, result.err()?))).collect()
     }
@@ -65,7 +66,7 @@ impl Daemon {
     /// A port that another listener of ours has is not another program's.
     fn explained(&self, at: usize, error: StartError) -> StartError {
         let listener = &self.listeners[at].config;
-        let has_it = |it: &&Listening| it.is_up() && want_one_tcp_port(&it.config, listener);
+        let has_it = |it: &&Listening| it.listens() && want_one_tcp_port(&it.config, listener);
         match (error, self.listeners.iter().find(has_it)) {
             (StartError::Listen { address, source }, Some(other))
                 if source.kind() == io::ErrorKind::AddrInUse =>
@@ -203,11 +204,12 @@ impl Daemon {
         if self.draining || !self.may_listen() {
             return;
         }
-        let before: Vec<bool> = self.listeners.iter().map(Listening::is_up).collect();
+        let before: Vec<bool> = self.listeners.iter().map(Listening::listens).collect();
         for (at, error) in self.listen_where_down() {
             self.log_listen_fault(at, &error);
         }
-        for (listener, _) in self.listeners.iter().zip(before).filter(|(now, before)| now.is_up() && !before)
+        for (listener, _) in
+            self.listeners.iter().zip(before).filter(|(now, before)| now.listens() && !before)
         {
             tracing::info!("listening on {}", listener.describe());
         }

@@ -2,6 +2,7 @@
 
 use super::worker_group::Selection;
 use crate::control::request::status::{AnaGroupStatus, ListenerStatus};
+use crate::machine::Obstacle;
 use crate::metrics::observed::SeenListener;
 use crate::ports::Served;
 use crate::settings::in_capsule_data;
@@ -17,15 +18,26 @@ pub(super) struct Listening {
     pub(super) port: u16,
     /// Where it listens: as configured, but with the port that the system chose for port 0.
     pub(super) address: SocketAddr,
-    /// Over what; none when it is down.
+    /// Over what; none when it does not listen.
     pub(super) providers: Vec<Selection>,
+    /// Why hosts do not come to it, though it listens, and whether the look before this one has shown something of the kind.
+    obstacle: Option<Obstacle>,
+    suspected: bool,
     /// What was logged last of why it is down, or of a provider that it could not take.
     pub(super) fault: Option<String>,
 }
 
 impl Listening {
     pub(super) fn new(config: Listener, port: u16) -> Self {
-        Self { address: config.address, config, port, providers: Vec::new(), fault: None }
+        Self {
+            address: config.address,
+            config,
+            port,
+            providers: Vec::new(),
+            obstacle: None,
+            suspected: false,
+            fault: None,
+        }
     }
 
     pub(super) fn transport(&self) -> Transport {
@@ -46,8 +58,32 @@ impl Listening {
         self.address
     }
 
-    pub(super) fn is_up(&self) -> bool {
+    pub(super) fn listens(&self) -> bool {
         !self.providers.is_empty()
+    }
+
+    /// Whether hosts can connect.
+    pub(super) fn is_up(&self) -> bool {
+        self.listens() && self.obstacle.is_none()
+    }
+
+    /// Takes what a look has shown to be in the way of hosts. Once is nothing yet: an address may be replaced. The sockets stay:
+    /// they serve again as soon as the address is back, and connections may have noticed nothing. Returns whether that is
+    /// news.
+    pub(super) fn note_obstacle(&mut self, seen: Option<Obstacle>) -> bool {
+        let seen = seen.filter(|_| self.listens());
+        let is_so = core::mem::replace(&mut self.suspected, seen.is_some());
+        let before = core::mem::replace(&mut self.obstacle, seen.filter(|_| is_so));
+        self.obstacle != before
+    }
+
+    /// What hosts do not come for, and what becomes of it.
+    pub(super) fn obstacle(&self) -> Option<String> {
+        let obstacle = self.obstacle.as_ref()?;
+        Some(format!(
+            "hosts cannot come to {}: {obstacle}. It serves again as soon as it is back",
+            self.address
+        ))
     }
 
     /// Whether hosts reach disks through it.
@@ -64,6 +100,7 @@ impl Listening {
                 Transport::Rdma => format!("{} (rdma, down)", self.address),
                 Transport::Tcp => format!("{} (NVMe/TCP{tls}, down)", self.address),
             },
+            _ if !self.is_up() => format!("{} ({}{tls}, out of reach)", self.address, providers.join(", ")),
             _ => format!("{} ({}{tls})", self.address, providers.join(", ")),
         }
     }
@@ -79,7 +116,7 @@ impl Listening {
             transport: self.config.transport.to_string(),
             providers: self.providers.iter().map(ToString::to_string).collect(),
             up: self.is_up(),
-            fault: self.fault.clone(),
+            fault: self.obstacle().or_else(|| self.fault.clone()),
             discovery_only: self.config.discovery_only,
             tls: self.config.tls.to_string(),
             allow: self.config.allow.iter().flat_map(AddressList::iter).map(ToString::to_string).collect(),
@@ -139,17 +176,40 @@ mod tests {
         Selection::Rdma(ProviderSelection::Verbs { device: device.into(), port: 1, options })
     }
 
+    fn listening(text: &str, providers: Vec<Selection>) -> Listening {
+        let subsystem = "[[subsystem]]\nnqn = \"nqn.2026-11.com.example:late\"\nallow_any_host = true\n\
+            [[subsystem.namespace]]\nnsid = 1\nmemory = \"1MiB\"\n";
+        let config = Config::parse(&format!("[[listener]]\n{text}\n{subsystem}")).expect("a configuration");
+        Listening { providers, ..Listening::new(config.listeners[0].clone(), 1) }
+    }
+
+    #[test]
+    fn listener_whose_address_is_gone_is_down_at_the_second_look_and_up_at_the_first_that_sees_it() {
+        let mut listener =
+            listening("address = \"192.0.2.1:4420\"\ntransport = \"tcp\"", vec![Selection::Tcp]);
+        let gone = || Some(Obstacle::Gone);
+        assert!(!listener.note_obstacle(gone()) && listener.is_for_disks(), "it may be replaced");
+        assert!(!listener.note_obstacle(None) && !listener.note_obstacle(gone()));
+        assert!(listener.note_obstacle(gone()), "it is news");
+        assert!(!listener.note_obstacle(gone()), "of before");
+        assert!(!listener.is_for_disks() && listener.listens());
+        let ListenerStatus { up, fault, .. } = listener.status(Vec::new());
+        let fault = fault.unwrap_or_default();
+        assert!(!up && fault.contains("no longer one of this machine"), "{fault}");
+        assert_eq!(listener.describe(), "192.0.2.1:4420 (NVMe/TCP, out of reach)");
+        assert!(listener.note_obstacle(Some(Obstacle::LinkDown("eth1".to_owned()))), "another one");
+        assert!(listener.status(Vec::new()).fault.is_some_and(|fault| fault.contains("the link eth1")));
+        assert!(listener.note_obstacle(None) && listener.is_for_disks());
+        assert_eq!(listener.status(Vec::new()).fault, None);
+        // One that does not listen has a reason of its own.
+        listener.providers.clear();
+        assert!(!listener.note_obstacle(gone()) && !listener.note_obstacle(gone()));
+    }
+
     #[test]
     fn device_is_looked_for_where_a_listener_may_take_one() {
-        let text = |address: &str, provider: &str| {
-            let listener = format!("[[listener]]\naddress = \"{address}\"\nprovider = \"{provider}\"\n");
-            let subsystem = "[[subsystem]]\nnqn = \"nqn.2026-11.com.example:late\"\nallow_any_host = true\n\
-                [[subsystem.namespace]]\nnsid = 1\nmemory = \"1MiB\"\n";
-            format!("{listener}{subsystem}")
-        };
         let listening = |address, provider, providers| {
-            let config = Config::parse(&text(address, provider)).expect("a configuration");
-            Listening { providers, ..Listening::new(config.listeners[0].clone(), 1) }
+            listening(&format!("address = \"{address}\"\nprovider = \"{provider}\""), providers)
         };
         let iwarp = || vec![Selection::Rdma(ProviderSelection::Iwarp { crc: false })];
         let rdma = |it: &Listening| it.served(&Target::default()).map(|served| served.rdma);

@@ -9,6 +9,7 @@
 //! | `twins` | disks that bear one UUID |
 //! | `ana` | how the namespaces of a group are reached through a listener |
 //! | `listeners`, `listening` | where it listens, and tries to; one listener |
+//! | `reach` | whether hosts can come to where it listens |
 //! | `discovery` | the discovery subsystem's name and referrals |
 //! | `limits` | what namespaces and hosts may do a second |
 //! | `keys` | the keys of hosts for TLS |
@@ -46,6 +47,7 @@ mod not_in_force;
 mod plan;
 mod protection;
 mod questions;
+mod reach;
 mod reading;
 mod requests;
 pub mod reservations;
@@ -169,7 +171,7 @@ impl Daemon {
     /// Where it listens.
     #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.listeners.iter().filter(|listener| listener.is_up()).map(Listening::address).collect()
+        self.listeners.iter().filter(|listener| listener.listens()).map(Listening::address).collect()
     }
 
     /// What it exports.
@@ -264,6 +266,7 @@ impl Daemon {
                 self.look_at_images = now + LOOK_AT_IMAGES_INTERVAL;
             }
             self.begin_to_look(images);
+            self.look_at_addresses();
         }
         if now >= self.devices_at {
             self.devices_at = now + DEVICES_INTERVAL;

@@ -333,7 +333,7 @@ impl Daemon {
     }
 
     fn announce(&self) {
-        let up = self.listeners.iter().filter(|listener| listener.is_up());
+        let up = self.listeners.iter().filter(|listener| listener.listens());
         let addresses: Vec<_> = up.map(Listening::describe).collect();
         if !addresses.is_empty() {
             tracing::info!(

@@ -153,7 +153,10 @@ impl Shown {
             ];
             (labels, f64::from(u8::from(listener.up)))
         });
-        families.gauges(("listener_up", "Whether the target listens there", None), up)?;
+        families.gauges(
+            ("listener_up", "Whether the target listens there, and hosts can come to the address", None),
+            up,
+        )?;
         let family = ("reload_errors", "Errors of the last reload of the configuration", None);
         families.gauges(family, [(vec![], float(view.reload_errors as u64))])?;
         let family = ("log_lines_lost", "Lines of the log that standard error did not take", None);

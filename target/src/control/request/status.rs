@@ -45,7 +45,7 @@ pub struct ListenerStatus {
     pub address: String,
     /// `rdma` or `tcp`.
     pub transport: String,
-    /// What serves it; empty when it is down.
+    /// What serves it; empty when it does not listen.
     pub providers: Vec<String>,
     /// Whether hosts can connect.
     pub up: bool,
