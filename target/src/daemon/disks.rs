@@ -7,7 +7,7 @@ use super::cluster::Taken;
 use super::sizes::Looked;
 use crate::barrier::Scope;
 use crate::exports::{Export, ExportError, ExportFault};
-use crate::limits::ANSWER_TIMEOUT;
+use crate::limits::{ANSWER_TIMEOUT, OPEN_TIMEOUT};
 use crate::machine;
 use crate::mailbox::ThreadMessage;
 use crate::message::WorkerId;
@@ -53,9 +53,10 @@ impl Daemon {
         }
     }
 
-    /// Whether it does not listen yet, as all disks that it may have are slow.
+    /// Whether it does not listen yet, as all disks that it may have are slow, or were and come one by one.
     pub(super) fn awaits_disk(&self) -> bool {
-        self.awaits_disk && self.config.subsystems.iter().any(|subsystem| !subsystem.namespaces.is_empty())
+        self.awaits_disk.is_some()
+            && self.config.subsystems.iter().any(|subsystem| !subsystem.namespaces.is_empty())
     }
 
     /// One step of that, which waits for no disk. Returns what could not be served.
@@ -67,7 +68,21 @@ impl Daemon {
         if !self.namespaces.is_settling(now) {
             faults.append(&mut self.settle());
         }
+        self.listen_with_disks(now);
         faults
+    }
+
+    /// Listens, where it had no disk to listen with, once there are those that come at about the same time: what kept one from
+    /// opening often kept others, and hosts give up what is not there when they connect.
+    fn listen_with_disks(&mut self, now: Duration) {
+        let Some(mut deadline) = self.awaits_disk.take() else { return };
+        let pending = self.namespaces.pending(&self.config.subsystems, now).len();
+        if self.exports().is_empty() {
+            deadline = OpenDeadline::new(now, OPEN_TIMEOUT);
+        } else if pending == 0 || deadline.is_over(now, pending, false) {
+            return self.retry_listeners();
+        }
+        self.awaits_disk = Some(deadline);
     }
 
     /// Serves what is open, except for disks that have the UUID of another.
@@ -126,10 +141,6 @@ impl Daemon {
         self.publish();
         let now = self.common.clock.now();
         faults.iter().for_each(|fault| self.namespaces.retry_later(fault, now));
-        if self.awaits_disk && !self.exports().is_empty() {
-            self.awaits_disk = false;
-            self.retry_listeners();
-        }
         faults
     }
 
@@ -331,6 +342,50 @@ pub(super) fn error_text(error: &(dyn std::error::Error + 'static)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::Waker;
+    use crate::sockets::Sockets;
+    use nvmf_config::Config;
+
+    #[test]
+    fn target_whose_disks_were_all_slow_listens_with_those_that_come_together() {
+        let text = "[target]\nworkers = 1\nbuffer_memory = \"8MiB\"\n\
+            [[listener]]\naddress = \"127.0.0.1:0\"\ntransport = \"tcp\"\n\
+            [[subsystem]]\nnqn = \"nqn.2026-11.com.example:slow\"\nallow_any_host = true\n\
+            [[subsystem.namespace]]\nnsid = 1\nmemory = \"1MiB\"\n";
+        let config = Config::parse(text).unwrap();
+        let mut daemon = Daemon::start(config, None, Waker::default(), Sockets::default()).unwrap();
+        daemon.stop_all_listeners().unwrap();
+        // Another disk hangs.
+        let (nqn, mut other) =
+            (daemon.config.subsystems[0].nqn, daemon.config.subsystems[0].namespaces[0].clone());
+        other.nsid = 2;
+        daemon.config.subsystems[0].namespaces.push(other.clone());
+        let came = second(100);
+        let hangs = daemon.namespaces.hang((nqn, 2), other, came);
+        daemon.awaits_disk = Some(OpenDeadline::new(came, OPEN_TIMEOUT));
+        let listens_at = |daemon: &mut Daemon, at| {
+            daemon.listen_with_disks(at);
+            daemon.may_listen()
+        };
+        let before = Duration::from_millis(1);
+        assert!(!listens_at(&mut daemon, came) && !listens_at(&mut daemon, came + OPEN_TIMEOUT - before));
+        assert!(daemon.waits_for().is_some_and(|text| text.contains("more of its disks")));
+        assert!(listens_at(&mut daemon, came + OPEN_TIMEOUT), "the other one may never come");
+        assert_eq!(daemon.waits_for(), None);
+        // The port is free once the worker has left it.
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while daemon.addresses().is_empty() {
+            assert!(Instant::now() < deadline, "it does not listen");
+            daemon.retry_listeners();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // At once, where there is no other one.
+        daemon.config.subsystems[0].namespaces.pop();
+        daemon.awaits_disk = Some(OpenDeadline::new(came, OPEN_TIMEOUT));
+        assert!(listens_at(&mut daemon, came));
+        drop(hangs);
+        daemon.stop(Duration::ZERO);
+    }
 
     const WAIT: Duration = Duration::from_secs(5);
 

@@ -123,7 +123,7 @@ pub struct Daemon {
     sockets: Sockets,
     namespaces: Namespaces,
     /// It started without a disk, as all that may come are slow: hosts would find their disks gone, so it does not listen yet.
-    awaits_disk: bool,
+    awaits_disk: Option<disks::OpenDeadline>,
     /// The number of the port of the listener that came last.
     last_port: u16,
     /// No connection is taken for now.

@@ -326,6 +326,14 @@ impl Namespaces {
         !self.faults.contains_key(key) && of_key.map(|it| it.since).all(|since| now < since + OPEN_TIMEOUT)
     }
 
+    /// A disk that is being opened, until something else is told.
+    #[cfg(test)]
+    pub(super) fn hang(&mut self, key: Key, namespace: Namespace, since: Duration) -> impl Send + use<> {
+        let (tell, told) = channel();
+        self.opening.push(Opening { key, namespace, since, told });
+        tell
+    }
+
     /// Whether disks are being opened, but for those that hang and are `known` all the same.
     pub(super) fn is_opening_any(&self, now: Duration, is_known: impl Fn(&Key) -> bool) -> bool {
         self.opening.iter().any(|opening| !opening.hangs(now) || !is_known(&opening.key))

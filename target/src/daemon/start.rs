@@ -3,7 +3,7 @@
 use super::ana::set_initial;
 use super::authentication::{self, Pool, SecretFault};
 use super::cluster::{JoinError, Membership};
-use super::disks::error_text;
+use super::disks::{OpenDeadline, error_text};
 use super::keys::{NO_KEYS, tls_ports};
 use super::reservations::{OfDaemon, Reservations};
 use super::resets::Resets;
@@ -236,7 +236,7 @@ impl Daemon {
             draining: false,
             sockets,
             namespaces: Default::default(),
-            awaits_disk: false,
+            awaits_disk: None,
             reload_errors: 0,
             metrics: None,
             slow: SlowDisks::default(),
@@ -283,8 +283,9 @@ impl Daemon {
         let mut faults = self.open_disks(OPEN_TIMEOUT);
         self.disk_memory = machine::resident_memory().saturating_sub(before);
         let is_slow = |fault: &ExportError| matches!(fault.source, ExportFault::Slow);
-        self.awaits_disk = self.exports().is_empty() && faults.iter().any(is_slow);
-        if !faults.is_empty() && (strict || self.exports().is_empty() && !self.awaits_disk) {
+        let awaits_disk = self.exports().is_empty() && faults.iter().any(is_slow);
+        self.awaits_disk = awaits_disk.then(|| OpenDeadline::new(self.common.clock.now(), OPEN_TIMEOUT));
+        if !faults.is_empty() && (strict || self.exports().is_empty() && !awaits_disk) {
             let place = |fault: &ExportError| self.config.subsystems.iter().position(|s| s.nqn == *fault.nqn);
             faults.sort_by_key(|fault| (place(fault), fault.nsid));
             return Err(match faults.len() {

@@ -55,7 +55,7 @@ pub(super) fn alone(cluster: &mut Cluster) -> Result<()> {
     ensure!(waiting.job(1, &["--rw=read", "--bs=4k", "--size=4k"]).output()?.status.code() != Some(0));
     cluster.revive_osd(0)?;
     until_within("all are served when the OSD is back", Duration::from_secs(60), || {
-        (1..=STUCK + 1).all(|nsid| is_served(&gateway, nsid)) && is_served(&waiting, 1)
+        (1..=STUCK + 1).all(|nsid| is_served(&gateway, nsid)) && (1..=2).all(|nsid| is_served(&waiting, nsid))
     })?;
     report(&mut waiting.job(1, &["--rw=read", "--bs=4k", "--size=4k"]))?;
     waiting.target.stop()?;

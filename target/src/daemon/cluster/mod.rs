@@ -140,7 +140,10 @@ impl Daemon {
 
     /// What keeps it from listening, if it is its disks or the group.
     pub(super) fn waits_for(&self) -> Option<String> {
-        let slow = "none of its disks has been opened yet: it listens when one is, see the namespaces";
+        let slow = match self.exports().is_empty() {
+            true => "none of its disks has been opened yet: it listens when one is, see the namespaces",
+            false => "more of its disks may come within seconds, after the first: it listens then",
+        };
         let of_disks = || self.awaits_disk().then(|| slow.to_owned());
         of_disks().or_else(|| self.cluster.as_ref()?.waits_for())
     }
