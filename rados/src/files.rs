@@ -3,10 +3,13 @@
 
 use crate::cluster::versions;
 use crate::{ClusterSpec, Error};
+use std::env::var_os;
+use std::ffi::OsString;
 use std::fs::{File, read_to_string};
+use std::io;
 use std::path::{Path, PathBuf};
 
-/// Where Ceph's configuration is looked for, if nothing is said.
+/// Where librados looks for Ceph's configuration, if nothing is said: here, and in the folders of the user and of the process.
 const CONF: &str = "/etc/ceph/ceph.conf";
 
 /// What a connection to a cluster reads.
@@ -15,44 +18,66 @@ pub(crate) struct Files<'a> {
     conf: PathBuf,
     /// It is named: by the configuration of this process, or by `CEPH_CONF`.
     is_named: bool,
+    /// What the process is told of the keyring by `CEPH_KEYRING`.
+    keyring: Option<PathBuf>,
 }
 
 /// Looks whether this machine has what a connection needs: the libraries, Ceph's configuration, a keyring. Asks no cluster.
+/// Returns what is not where it usually is, and may be known to the service by its environment.
 ///
 /// # Errors
 /// The first that is missing, and what to do.
-pub fn check(spec: &ClusterSpec) -> Result<(), Error> {
+pub fn check(spec: &ClusterSpec) -> Result<Vec<Error>, Error> {
     versions()?;
-    let files = Files::of(spec);
-    files.check()?;
-    let conf = File::open(&files.conf).map(drop);
-    conf.map_err(|error| Error::File {
-        what: format!("cannot read Ceph's configuration {}", files.conf()),
-        cause: error.to_string(),
-        advice: ": copy the cluster's ceph.conf there (mon_host is enough), or name it with `conf`",
-    })?;
-    let usual = usual_keyrings(&spec.user);
-    if spec.keyring.is_none() && !files.conf_names_keyring() && usual.iter().all(|path| !path.exists()) {
-        return Err(Error::File {
-            what: format!("there is no key of client.{}", spec.user),
-            cause: format!("{} is not there", usual[0].display()),
-            advice: ": write it by `ceph auth get-or-create`, or name the file with `keyring`",
-        });
-    }
-    match files.keyring().filter(|path| has_no_key(path, &spec.user)) {
-        None => Ok(()),
-        Some(path) => Err(Error::File {
-            what: format!("the keyring {}", path.display()),
-            cause: format!("it has no [client.{}]", spec.user),
-            advice: ": see `ceph auth get`",
-        }),
-    }
+    Files::of(spec).look()
 }
 
 impl<'a> Files<'a> {
     pub(crate) fn of(spec: &'a ClusterSpec) -> Self {
-        let named = spec.conf.clone().or_else(|| std::env::var_os("CEPH_CONF").map(PathBuf::from));
-        Self { spec, is_named: named.is_some(), conf: named.unwrap_or_else(|| CONF.into()) }
+        Self::with(spec, |name| var_os(name))
+    }
+
+    fn with(spec: &'a ClusterSpec, environment: impl Fn(&str) -> Option<OsString>) -> Self {
+        let of_environment = environment("CEPH_CONF").filter(|_| spec.conf.is_none());
+        let is_named = spec.conf.is_some() || of_environment.is_some();
+        let conf = spec.conf.clone().or_else(|| first(of_environment?.to_str()?.split([',', ';'])));
+        let usual = || {
+            let own = environment("HOME").map(|home| PathBuf::from(home).join(".ceph/ceph.conf"));
+            own.filter(|path| path.exists() && !Path::new(CONF).exists())
+        };
+        let conf = conf.or_else(|| usual().filter(|_| !is_named)).unwrap_or_else(|| CONF.into());
+        Self { spec, conf, is_named, keyring: environment("CEPH_KEYRING").map(PathBuf::from) }
+    }
+
+    fn look(&self) -> Result<Vec<Error>, Error> {
+        self.check()?;
+        let mut absent = Vec::new();
+        if let Err(error) = File::open(&self.conf) {
+            absent.push(Error::File {
+                what: format!("cannot read Ceph's configuration {}", self.conf()),
+                cause: error.to_string(),
+                advice: ": copy the cluster's ceph.conf there (mon_host is enough), or name it with `conf`, if CEPH_CONF \
+                    in the unit does not",
+            });
+        }
+        let known = self.keyring();
+        if known.is_none() && self.needs_keyring() {
+            let user = &self.spec.user;
+            absent.push(Error::File {
+                what: format!("there is no key of client.{user}"),
+                cause: format!("{} is not there", usual_keyrings(user)[0].display()),
+                advice: ": write it by `ceph auth get-or-create`, or name the file with `keyring`, if CEPH_KEYRING in the \
+                    unit does not",
+            });
+        }
+        match known.filter(|path| has_no_key(path, &self.spec.user)) {
+            None => Ok(absent),
+            Some(path) => Err(Error::File {
+                what: format!("the keyring {}", path.display()),
+                cause: format!("it has no [client.{}]", self.spec.user),
+                advice: ": see `ceph auth get`",
+            }),
+        }
     }
 
     pub(crate) fn conf(&self) -> String {
@@ -62,12 +87,20 @@ impl<'a> Files<'a> {
     /// The keyring that is read, if it is known: Ceph's configuration may name another one.
     fn keyring(&self) -> Option<PathBuf> {
         let usual = || usual_keyrings(&self.spec.user).into_iter().find(|path| path.exists());
-        self.spec.keyring.clone().or_else(|| usual().filter(|_| !self.conf_names_keyring()))
+        let named = self.spec.keyring.clone().or_else(|| self.keyring.clone());
+        named.or_else(|| usual().filter(|_| !self.conf_names_keyring()))
     }
 
     fn conf_names_keyring(&self) -> bool {
-        let names = |line: &str| line.trim_start().starts_with("key");
-        read_to_string(&self.conf).is_ok_and(|text| text.lines().any(names))
+        let of_user = options_of(&self.conf, &self.spec.user);
+        of_user.iter().any(|(name, _)| matches!(name.as_str(), "keyring" | "keyfile" | "key"))
+    }
+
+    /// Whether a user without a keyring is one that the cluster may not let in.
+    fn needs_keyring(&self) -> bool {
+        let of_user = options_of(&self.conf, &self.spec.user);
+        let is_none = |(name, value): &(String, String)| name == "auth_client_required" && value == "none";
+        !self.conf_names_keyring() && !of_user.iter().any(is_none)
     }
 
     /// Whether what is named can be read. Another place may be meant where nothing is.
@@ -101,7 +134,7 @@ impl<'a> Files<'a> {
         let keyring = known
             .as_ref()
             .map_or_else(|| format!("the keyring that {conf} names"), |path| path.display().to_string());
-        let is_missing = known.is_none() && !self.conf_names_keyring();
+        let is_missing = known.is_none() && self.needs_keyring();
         let advice = match errno {
             libc::ETIMEDOUT => {
                 format!("no monitor answers: check mon_host in {conf}, the network and firewalls")
@@ -136,6 +169,32 @@ impl<'a> Files<'a> {
 fn usual_keyrings(user: &str) -> [PathBuf; 4] {
     let own = format!("/etc/ceph/ceph.client.{user}.keyring");
     [own.as_str(), "/etc/ceph/ceph.keyring", "/etc/ceph/keyring", "/etc/ceph/keyring.bin"].map(PathBuf::from)
+}
+
+/// The first of these files that is there, as librados takes it; if none is, the first.
+fn first<'a>(paths: impl Iterator<Item = &'a str>) -> Option<PathBuf> {
+    let paths: Vec<PathBuf> = paths.map(|path| path.trim().into()).collect();
+    let is_absent =
+        |path: &&PathBuf| File::open(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    paths.iter().find(|path| !is_absent(path)).or(paths.first()).cloned()
+}
+
+/// The options of Ceph's configuration that hold for a user, with underscores in their names; none where it cannot be read.
+fn options_of(conf: &Path, user: &str) -> Vec<(String, String)> {
+    let text = read_to_string(conf).unwrap_or_default();
+    let mut holds = true;
+    let mut options = Vec::new();
+    for line in text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';'])) {
+        if let Some((section, _)) = line.strip_prefix('[').and_then(|line| line.split_once(']')) {
+            let section = section.trim();
+            holds = matches!(section, "global" | "client") || section.strip_prefix("client.") == Some(user);
+        } else if let Some((name, value)) = line.split_once('=').filter(|_| holds) {
+            let name = name.split([' ', '\t', '_', '-']).filter(|word| !word.is_empty()).collect::<Vec<_>>();
+            let value = value.split(['#', ';']).next().unwrap_or_default().trim().trim_matches('"');
+            options.push((name.join("_"), value.to_owned()));
+        }
+    }
+    options
 }
 
 /// Whether a keyring that can be read has no key of the user.
@@ -184,5 +243,57 @@ mod tests {
         let spec = spec(folder.path(), "mon_host = 127.0.0.1\n  keyring = /x\n");
         let text = Files::of(&spec).refused(libc::EPERM).to_string();
         assert!(text.contains("ceph.conf names"), "{text}");
+    }
+
+    #[test]
+    fn keyring_of_another_user_or_daemon_is_none_of_ours_and_who_needs_none_is_told_of_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let says = |conf: &str| {
+            let spec = spec(folder.path(), conf);
+            Files::with(&spec, |_| None)
+                .look()
+                .map(|all| all.iter().map(ToString::to_string).collect::<String>())
+        };
+        for conf in [
+            "[osd]\nkeyring = /x\n",
+            "[client.rgw.x]\nkeyring = /x\n[mon.a]\nkey = y\n",
+            "[global]\n# keyring = /x\nkeyring_of_mine = /x\n",
+        ] {
+            let text = says(conf).unwrap();
+            assert!(text.contains("there is no key of client.nobody-has-this-name"), "{conf}: {text}");
+        }
+        for conf in [
+            "[global]\nkeyring = /x\n",
+            "[osd]\na = b\n[client]\nkeyfile=/x\n",
+            "[client.nobody-has-this-name]\nkey = y\n",
+            "[global]\nauth client required = none ; no cephx\n",
+            "auth_client_required = none\n",
+        ] {
+            assert_eq!(says(conf).unwrap(), "", "{conf}");
+        }
+    }
+
+    #[test]
+    fn environment_names_files_as_for_librados() {
+        let folder = tempfile::tempdir().unwrap();
+        let conf = spec(folder.path(), "mon_host = 127.0.0.1\n").conf.unwrap();
+        let spec = ClusterSpec { conf: None, user: "nobody-has-this-name".to_owned(), keyring: None };
+        let list = format!("/nonexistent/ceph.conf, {}", conf.display());
+        let keyring = folder.path().join("keyring");
+        let environment = |name: &str| match name {
+            "CEPH_CONF" => Some(list.clone().into()),
+            "CEPH_KEYRING" => Some(keyring.clone().into()),
+            _ => None,
+        };
+        let files = Files::with(&spec, environment);
+        assert_eq!(files.conf(), conf.display().to_string());
+        std::fs::write(&keyring, "[client.nobody-has-this-name]\nkey = x\n").unwrap();
+        assert!(files.look().unwrap().is_empty());
+        std::fs::write(&keyring, "[client.other]\nkey = x\n").unwrap();
+        assert!(files.look().unwrap_err().to_string().contains("has no [client.nobody-has-this-name]"));
+        let nowhere =
+            Files::with(&spec, |name| (name == "CEPH_CONF").then(|| "/nonexistent/a;/nonexistent/b".into()));
+        let error = nowhere.look().unwrap_err().to_string();
+        assert!(error.contains("/nonexistent/a") && error.contains("CEPH_CONF names it"), "{error}");
     }
 }

@@ -115,8 +115,9 @@ impl Findings {
             self.problems.push(format!("[cluster]: {error}: give this gateway another `name`"));
         }
         let Cluster { conf, user, keyring, .. } = cluster.clone();
-        if let Err(error) = nvmf_rados::check(&ClusterSpec { conf, user, keyring }) {
-            self.problems.push(format!("[cluster]: {error}"));
+        match nvmf_rados::check(&ClusterSpec { conf, user, keyring }) {
+            Ok(absent) => self.warnings.extend(absent.iter().map(|error| format!("[cluster]: {error}"))),
+            Err(error) => self.problems.push(format!("[cluster]: {error}")),
         }
         if config.listeners.iter().all(|listener| listener.discovery_only) {
             self.warnings.push(
