@@ -77,7 +77,7 @@ pub struct OtherStatus {
     pub groups: Option<usize>,
     /// It gives its groups away, and takes none: it is about to stop, or `trouble` says why.
     pub leaving: bool,
-    /// Why it cannot take groups now.
+    /// Why it cannot take groups now, as far as is known here.
     pub trouble: Option<String>,
     /// The version of the configuration that it serves.
     pub applied: Option<u64>,

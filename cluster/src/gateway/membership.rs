@@ -101,6 +101,8 @@ impl Idle {
 pub(super) struct Peer {
     pub(super) lease: PeerLease,
     pub(super) record: Option<Record>,
+    /// Why what it says of itself cannot be read.
+    pub(super) unreadable: Option<String>,
     /// Its record as it is stored.
     pub(super) stored: Vec<u8>,
 }
@@ -109,6 +111,16 @@ impl Peer {
     /// Whether it has stopped, of which nobody has to be told: who was drained before it died has not.
     pub(super) fn has_stopped(&self) -> bool {
         self.record.as_ref().is_some_and(|record| record.leaving && record.trouble.is_none())
+    }
+
+    /// Whether it is one of the group, there or not.
+    pub(super) fn is_registered(&self) -> bool {
+        self.record.is_some() || self.unreadable.is_some()
+    }
+
+    /// Why it is not asked to take groups.
+    pub(super) fn trouble(&self) -> Option<&String> {
+        self.record.as_ref().map_or(self.unreadable.as_ref(), |record| record.trouble.as_ref())
     }
 
     /// What it says of itself, if it is there and does not leave.
@@ -351,13 +363,15 @@ impl Gateway {
         for (key, bytes) in &snapshot.keys {
             let Some(name) = Record::name(key).filter(|name| *name != self.me().gateway) else { continue };
             seen.insert(name.clone());
-            let record = Record::decode(&name, bytes).ok();
+            let record = Record::decode(&name, bytes);
             let peer = self.peers.entry(name).or_default();
-            peer.record = record;
+            peer.unreadable = record.as_ref().err().map(ToString::to_string);
+            peer.record = record.ok();
             peer.stored.clone_from(bytes);
         }
         for (name, peer) in &mut self.peers {
-            if !seen.contains(name) && peer.record.take().is_some() {
+            if !seen.contains(name) && peer.is_registered() {
+                (peer.record, peer.unreadable) = (None, None);
                 self.disturbed = now;
             }
         }
@@ -369,7 +383,7 @@ impl Gateway {
         let holders = self.groups.values().filter_map(|group| Some(&group.entry()?.holder()?.gateway));
         let named: BTreeSet<_> =
             holders.filter(|name| **name != self.identity.process.gateway).cloned().collect();
-        self.peers.retain(|name, peer| peer.record.is_some() || named.contains(name));
+        self.peers.retain(|name, peer| peer.is_registered() || named.contains(name));
         for name in named {
             self.peers.entry(name).or_default();
         }

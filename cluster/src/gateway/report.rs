@@ -94,7 +94,7 @@ impl Gateway {
         OtherStatus {
             lease,
             dead_s: dead_since.filter(|_| lease == "dead").map(|since| now.saturating_sub(since).as_secs()),
-            stopped: lease == "dead" && peer.has_stopped(),
+            stopped: lease == "dead" && peer.has_stopped() && owned == 0,
             boot: peer.lease.boot().cloned(),
             listens: peer.listens(),
             addresses: record.map_or_else(Default::default, |record| record.addresses.clone()),
@@ -102,7 +102,7 @@ impl Gateway {
             // Of who is dead, others have taken some by now.
             groups: record.map(|record| if lease == "dead" { owned } else { record.groups }),
             leaving: record.is_some_and(|record| record.leaving),
-            trouble: record.and_then(|record| record.trouble.clone()),
+            trouble: peer.trouble().cloned(),
             applied: record.and_then(|record| record.applied),
         }
     }

@@ -197,8 +197,7 @@ impl Gateway {
             return Some(RequestError::CannotTake(to.clone(), why.to_string()));
         }
         let Some(peer) = self.peers.get(to) else { return Some(self.no_such_gateway(to)) };
-        let trouble = peer.record.as_ref().and_then(|record| record.trouble.clone());
-        match (peer.lease.boot(), trouble) {
+        match (peer.lease.boot(), peer.trouble().cloned()) {
             (Some(_), Some(trouble)) => Some(RequestError::CannotTake(to.clone(), trouble)),
             (Some(_), None) if peer.available().is_some() => (peer.listens() != Listens::Yes).then(|| {
                 RequestError::NotAvailable(to.clone(), "it has just started, and does not listen yet")
@@ -222,8 +221,7 @@ impl Gateway {
         let owns = self.groups.values().any(|group| {
             group.entry().and_then(crate::map::Entry::holder).is_some_and(|by| by.gateway == *name)
         });
-        let record =
-            self.peers.get(name).filter(|peer| peer.record.is_some()).map(|peer| peer.stored.clone());
+        let record = self.peers.get(name).filter(|peer| peer.is_registered()).map(|peer| peer.stored.clone());
         match record {
             None if *name == self.me().gateway => {
                 self.answer(id, Err(RequestError::ItIsThisOne(name.clone())));

@@ -4,7 +4,9 @@ use super::mistakes::Mistake;
 use super::plan::{Fault, MS, Plan, Planned, SECOND, Time, secs};
 use super::shrink::shrink;
 use super::world::{Outcome, World};
-use nvmf_cluster::{Action, Gateway, GatewayName, GroupId, Object, RequestId, Status};
+use nvmf_cluster::{
+    Action, Address, BootId, Gateway, GatewayName, GroupId, Locker, Object, RequestId, Status,
+};
 use serde_json::Value;
 use std::time::Duration;
 
@@ -281,6 +283,33 @@ fn gateway_that_stops_is_not_taken_for_dead_and_one_that_dies_drained_is() {
     };
     assert_eq!(of(false), ("dead", true, Some(0), true));
     assert_eq!(of(true), ("dead", false, Some(0), true));
+}
+
+/// One of a newer version, such as after an upgrade of one gateway.
+#[test]
+fn gateway_whose_record_cannot_be_read_is_named_with_the_reason_and_asked_for_nothing() {
+    let mut world = world(&[], AT);
+    let name = GatewayName::new("gw7").expect("a name");
+    let (now, by) =
+        (world.now, Locker { cookie: BootId("newer".to_owned()), address: Address("host7".to_owned()) });
+    world.objects.lock(now, &Object::Lease(name.clone()), by, 600 * SECOND, 0);
+    let record = ("gateway/gw7".to_owned(), Some(br#"{"format":2}"#.to_vec()));
+    assert!(world.objects.compare_and_set(&Object::Gateways, &[], &[record]));
+    world.run_until(AT + 20 * SECOND).expect("a run");
+    let seen = status(&world, 0);
+    let other = &seen.others[&name];
+    let why = "the record of gateway gw7 has format 2, this version reads up to 1: upgrade this gateway";
+    assert_eq!((other.lease, other.stopped, other.trouble.as_deref()), ("held", false, Some(why)));
+    assert_eq!(seen.takers(), 2, "gw1 and gw2");
+    assert_eq!(
+        asked(&mut world, 0, move_to("gw7")),
+        format!("gateway gw7 cannot take ANA groups now: {why}")
+    );
+    // It is removed as any other one when it is gone for good.
+    assert!(asked(&mut world, 0, remove("gw7")).contains("gw7"));
+    world.objects.unlock(&Object::Lease(name.clone()), &BootId("newer".to_owned()));
+    world.run_until(AT + 60 * SECOND).expect("a run");
+    assert_eq!(status(&world, 0).others[&name].lease, "dead");
 }
 
 #[test]
