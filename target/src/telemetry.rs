@@ -1,7 +1,7 @@
 //! What a worker counts, and how often it may log.
 
 use core::fmt;
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv6Addr};
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use nvmf_stream::machine_of;
@@ -133,8 +133,12 @@ pub enum Line {
 pub struct LogLimit {
     /// Of the machines that caused some lately.
     peers: Vec<(IpAddr, [Bucket; 2])>,
+    /// Of the networks of sites (/48) that caused some lately.
+    sites: Vec<(Ipv6Addr, Bucket)>,
     /// Of all together.
     all: Bucket,
+    /// Not written, of machines that made room for others.
+    forgotten: u64,
 }
 
 /// Lines that may be written now, and more as time goes by.
@@ -157,6 +161,9 @@ struct Rate {
 /// Of all peers together: as many as a log takes.
 const ALL: Rate = Rate { burst: 4000, refill: Duration::from_millis(50) };
 
+/// Of the machines of one site: half of that. Who has a site's addresses has as many machines as it likes.
+const SITE: Rate = Rate { burst: ALL.burst / 2, refill: Duration::from_millis(100) };
+
 impl Line {
     /// A host with a hundred queues loses and connects them all at once.
     const fn rate(self) -> Rate {
@@ -168,7 +175,7 @@ impl Line {
 }
 
 impl LogLimit {
-    /// Machines with buckets of their own.
+    /// Machines with buckets of their own, and sites.
     const PEERS: usize = 256;
 
     /// Nobody has caused a line yet.
@@ -181,9 +188,17 @@ impl LogLimit {
     /// were not.
     pub fn allow(&mut self, now: Duration, peer: IpAddr, line: Line, counters: &Counters) -> bool {
         self.all.refill(now, ALL);
-        let has_room = self.all.taken < ALL.burst;
         // As hosts are written.
-        let bucket = &mut self.buckets(now, machine_of(peer.to_canonical()))[line as usize];
+        let machine = machine_of(peer.to_canonical());
+        let refill = |bucket: &mut Bucket| bucket.refill(now, SITE);
+        let mut site = site_of(machine).map(|site| kept(&mut self.sites, site, refill).0);
+        let of_site = site.as_deref_mut().map_or(0, refill);
+        let has_room = self.all.taken < ALL.burst && of_site < SITE.burst;
+        let (buckets, gone) = kept(&mut self.peers, machine, |[usual, fault]: &mut [Bucket; 2]| {
+            usual.refill(now, Line::Usual.rate()) + fault.refill(now, Line::Fault.rate())
+        });
+        self.forgotten += gone.iter().flatten().map(|bucket| bucket.dropped).sum::<u64>();
+        let bucket = &mut buckets[line as usize];
         bucket.refill(now, line.rate());
         if !has_room || bucket.taken == line.rate().burst {
             bucket.dropped += 1;
@@ -191,41 +206,57 @@ impl LogLimit {
             return false;
         }
         bucket.taken += 1;
-        let dropped = core::mem::take(&mut bucket.dropped);
         self.all.taken += 1;
+        if let Some(site) = site {
+            site.taken += 1;
+        }
+        let dropped = core::mem::take(&mut bucket.dropped);
         if dropped > 0 {
             tracing::warn!(%peer, "{dropped} lines about this peer were left out: there are too many");
         }
+        let forgotten = core::mem::take(&mut self.forgotten);
+        if forgotten > 0 {
+            tracing::warn!("{forgotten} lines about other peers were left out: there are too many");
+        }
         true
-    }
-
-    fn buckets(&mut self, now: Duration, machine: IpAddr) -> &mut [Bucket; 2] {
-        if let Some(at) = self.peers.iter().position(|(known, _)| *known == machine) {
-            return &mut self.peers[at].1;
-        }
-        if self.peers.len() == Self::PEERS {
-            // Who has caused the fewest lately makes room: not those for whose sake there are buckets.
-            let taken = |(_, [usual, fault]): &mut (IpAddr, [Bucket; 2])| {
-                usual.refill(now, Line::Usual.rate());
-                fault.refill(now, Line::Fault.rate());
-                usual.taken + fault.taken
-            };
-            let taken: Vec<u32> = self.peers.iter_mut().map(taken).collect();
-            let fewest = (0..taken.len()).min_by_key(|at| taken[*at]).unwrap_or_default();
-            self.peers.swap_remove(fewest);
-        }
-        self.peers.push((machine, Default::default()));
-        &mut self.peers.last_mut().expect("it was pushed").1
     }
 }
 
+/// The site that a machine is of: providers give one this many addresses, or a part of them.
+fn site_of(machine: IpAddr) -> Option<Ipv6Addr> {
+    let IpAddr::V6(address) = machine else { return None };
+    let [a, b, c, ..] = address.segments();
+    Some(Ipv6Addr::new(a, b, c, 0, 0, 0, 0, 0))
+}
+
+/// What is kept of one, and what was kept of another that made room for it.
+fn kept<K: PartialEq, T: Default>(
+    all: &mut Vec<(K, T)>,
+    one: K,
+    taken: impl Fn(&mut T) -> u32,
+) -> (&mut T, Option<T>) {
+    if let Some(at) = all.iter().position(|(known, _)| *known == one) {
+        return (&mut all[at].1, None);
+    }
+    let gone = (all.len() == LogLimit::PEERS).then(|| {
+        // Who has caused the fewest lately makes room: not those for whose sake there are buckets.
+        let taken: Vec<u32> = all.iter_mut().map(|(_, buckets)| taken(buckets)).collect();
+        let fewest = (0..taken.len()).min_by_key(|at| taken[*at]).unwrap_or_default();
+        all.swap_remove(fewest).1
+    });
+    all.push((one, T::default()));
+    (&mut all.last_mut().expect("it was pushed").1, gone)
+}
+
 impl Bucket {
-    fn refill(&mut self, now: Duration, rate: Rate) {
+    /// Returns how many are taken.
+    fn refill(&mut self, now: Duration, rate: Rate) -> u32 {
         let refills = now.saturating_sub(self.refilled).as_millis() / rate.refill.as_millis();
         if refills > 0 {
             self.taken = self.taken.saturating_sub(u32::try_from(refills).unwrap_or(u32::MAX));
             self.refilled = now;
         }
+        self.taken
     }
 }
 
@@ -262,6 +293,43 @@ mod tests {
         };
         assert_eq!((0..1000).filter(|host| from(*host)).count(), 200);
         assert!(limit.allow(now, peer(1), Line::Fault, &counters));
+    }
+
+    #[test]
+    fn site_with_many_machines_leaves_others_half_of_the_log() {
+        let (mut limit, counters) = (LogLimit::new(), Counters::default());
+        let now = Duration::from_secs(100);
+        let of = |site: u16, network: u16| IpAddr::from([0x2001, 0xdb8, site, network, 0, 0, 0, 1]);
+        let mut from = |now, peer| limit.allow(now, peer, Line::Fault, &counters);
+        let written = (0..10_000_u16).filter(|network| from(now, of(1, *network))).count();
+        assert_eq!(written, SITE.burst as usize);
+        assert!(from(now, peer(1)) && from(now, of(2, 1)));
+        let later = now + Duration::from_secs(1);
+        let written = (0..10_000_u16).filter(|network| from(later, of(1, *network))).count();
+        assert_eq!(written, 10, "half of what all may in a second");
+        assert!(from(later, peer(2)));
+    }
+
+    #[test]
+    fn lines_of_a_machine_that_made_room_are_counted_still() {
+        let (mut limit, counters) = (LogLimit::new(), Counters::default());
+        let now = Duration::from_secs(100);
+        let written = (0..210).filter(|_| limit.allow(now, peer(1), Line::Fault, &counters)).count();
+        assert_eq!(written, 200);
+        // It has caused the fewest by now: nothing.
+        let later = now + Line::Fault.rate().refill * 300;
+        let others =
+            || (1..=LogLimit::PEERS as u16).map(|at| IpAddr::from([10, 0, (at >> 8) as u8, at as u8]));
+        let before =
+            others().take(LogLimit::PEERS - 1).filter(|it| limit.allow(later, *it, Line::Fault, &counters));
+        assert_eq!(before.count(), LogLimit::PEERS - 1);
+        assert_eq!(limit.forgotten, 0);
+        limit.all.taken = ALL.burst;
+        assert!(!limit.allow(later, others().next_back().unwrap(), Line::Fault, &counters));
+        assert_eq!(limit.forgotten, 10);
+        limit.all.taken = 0;
+        assert!(limit.allow(later, others().next_back().unwrap(), Line::Fault, &counters));
+        assert_eq!(limit.forgotten, 0, "it was told");
     }
 
     #[test]
