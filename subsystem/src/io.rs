@@ -41,8 +41,8 @@ pub(crate) enum IoKind {
     /// Any other operation, which is not counted.
     Plain(Direction),
     /// The ranges of a Dataset Management command are being transferred. They are for this device: the NSID may have
-    /// another one when they arrive.
-    Ranges { nsid: Nsid, device: DeviceId, count: u16 },
+    /// another one when they arrive. Those that are not to be deallocated are hints.
+    Ranges { nsid: Nsid, device: DeviceId, count: u16, deallocate: bool },
     /// The ranges of a Copy are being transferred.
     CopyRanges(Box<copy::Copying>),
     /// The data of a reservation command are being transferred. Boxed, because they are rare and large.
@@ -287,18 +287,15 @@ impl Io {
 
     fn dataset_management(&self, sqe: &Sqe, in_capsule_len: usize) -> Outcome {
         let namespace = self.namespace(sqe.nsid(), Need::Write)?;
-        let command = DatasetManagement::parse(sqe);
-        if !command.deallocate {
-            // Only hints about future access, which may be ignored.
-            return Ok(Reply::Done(0));
-        }
-        if namespace.is_read_only() {
+        // Without "deallocate" the ranges are hints about future access. They are taken and checked all the same: hosts take a
+        // success before their data were fetched for a fault of the target.
+        let DatasetManagement { ranges: count, deallocate, .. } = DatasetManagement::parse(sqe);
+        if deallocate && namespace.is_read_only() {
             return Err(status::NAMESPACE_WRITE_PROTECTED);
         }
-        let count = command.ranges;
         let len = u32::from(count) * DSM_RANGE_LEN as u32;
         let transfer = data::from_host(sqe, len, Fit::AtLeast, in_capsule_len)?;
-        let kind = Kind::Io(IoKind::Ranges { nsid: sqe.nsid(), device: namespace.device, count });
+        let kind = Kind::Io(IoKind::Ranges { nsid: sqe.nsid(), device: namespace.device, count, deallocate });
         Ok(Reply::Execute { kind, work: Work::Parameters, transfer })
     }
 
@@ -313,7 +310,7 @@ impl Io {
 
     /// The ranges of a Dataset Management command.
     fn on_ranges(&self, kind: &IoKind, parameters: &[u8]) -> Outcome {
-        let &IoKind::Ranges { nsid, device, count } = kind else {
+        let &IoKind::Ranges { nsid, device, count, deallocate } = kind else {
             panic!("parameters for an I/O command that asked for none: {kind:?}");
         };
         let count = usize::from(count);
@@ -335,7 +332,7 @@ impl Io {
                 ranges.push(range);
             }
         }
-        if ranges.is_empty() {
+        if ranges.is_empty() || !deallocate {
             return Ok(Reply::Done(0));
         }
         let work = BlockWork::Deallocate(ranges.into_boxed_slice());
@@ -429,8 +426,10 @@ impl Tally {
 impl IoKind {
     fn direction(&self) -> Direction {
         match self {
-            // Only commands that read flush first.
-            Self::Read { .. } | Self::AfterFlush(_) => Direction::Read,
+            // Only commands that read flush first; and hints change nothing.
+            Self::Read { .. } | Self::AfterFlush(_) | Self::Ranges { deallocate: false, .. } => {
+                Direction::Read
+            }
             Self::Write { .. }
             | Self::Ranges { .. }
             | Self::CopyRanges(_)

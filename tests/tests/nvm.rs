@@ -230,6 +230,19 @@ fn dsm_deallocates_only_its_ranges() {
 }
 
 #[test]
+fn dsm_with_hints_alone_succeeds_over_tcp() {
+    let site = Site::new("hints").expect("a site");
+    let disk = site.disk("disk.img", (BLOCKS * BLOCK) as u64);
+    site.configure(&format!("transport = \"tcp\"\n{}", site.subsystem(&[disk]))).expect("a configuration");
+    let target = site.serve().expect("a target");
+    for hints in [&["--idr"][..], &["--idw"], &["--idr", "--idw"]] {
+        let arguments = [&["-t", "tcp", "--slbs=16,32", "-b", "8,8"], hints].concat();
+        assert_eq!(succeeds(&mut call(&site, "dsm", &arguments)).expect("taken"), "dsm: success\n");
+    }
+    target.stop().expect("the target stops");
+}
+
+#[test]
 fn flush_succeeds_and_smart_log_counts() {
     let (site, target, data) = site("smart");
     assert_eq!(succeeds(&mut call(&site, "flush", &[])).expect("flushed"), "flush: success\n");

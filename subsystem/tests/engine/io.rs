@@ -302,8 +302,17 @@ fn dataset_management_checks_every_range() {
 #[test]
 fn dataset_management_without_deallocate_is_only_a_hint() {
     let mut fixture = Fixture::new();
-    let hint = DatasetManagement { ranges: 4, deallocate: false, hints: 3 };
-    assert_eq!(code(&ask(&mut fixture.io, &keyed(hint.emit(Nsid(1)), 64))), OK);
+    let hint =
+        |nsid| keyed(DatasetManagement { ranges: 2, deallocate: false, hints: 3 }.emit(Nsid(nsid)), 32);
+    // The ranges are fetched and checked, as a host expects whose data they are. A namespace that nobody may write takes hints.
+    for (nsid, ranges, status) in
+        [(1, [(0, 8), (992, 8)], OK), (3, [(0, 8), (8, 8)], OK), (1, [(0, 8), (1000, 1)], (0, 0x80))]
+    {
+        let (ticket, transfer) = parameters(capsule(&mut fixture.io, &hint(nsid), 0));
+        assert_eq!(transfer, Transfer::FromHost { len: 32, source: Source::Remote(SINK) });
+        let step = fixture.io.on_parameters(NOW, ticket, &bytes(&ranges));
+        assert_eq!(code(&responded(step)), status, "{ranges:?} of namespace {nsid}");
+    }
     let read_only = DatasetManagement { ranges: 4, deallocate: true, hints: 0 };
     assert_eq!(code(&ask(&mut fixture.io, &keyed(read_only.emit(Nsid(3)), 64))), (0, 0x20));
 }

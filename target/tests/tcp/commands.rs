@@ -4,8 +4,10 @@ use crate::beside::Beside;
 use crate::host::{Ask, Host, Pdu, Queue, R2t, pattern, read, write};
 use crate::world::{BLOCK, BLOCKS, World};
 use nvme_proto::nvm::rw::{ReadWrite, flush};
+use nvme_proto::nvm::{DatasetManagement, DsmRange};
 use nvme_proto::opcode::NvmOpcode;
 use nvme_proto::{Nsid, SglDescriptor, Sqe, Status};
+use zerocopy::IntoBytes;
 
 #[test]
 fn row_07_sgl_of_4_gib_costs_nothing() {
@@ -120,6 +122,31 @@ fn row_20_data_of_refused_commands_are_read_off() {
         }
         beside.end();
     }
+}
+
+#[test]
+fn ranges_of_hints_are_asked_for_before_success() {
+    let mut beside = Beside::new(Ask::default());
+    let (world, io) = (&mut beside.world, &mut beside.good);
+    let before = world.on_disk(0, 4096);
+    let mut sqe = DatasetManagement { ranges: 1, deallocate: false, hints: 3 }.emit(Nsid(1));
+    for (start, status) in [(0, Status::SUCCESS), (u64::MAX, Status::LBA_OUT_OF_RANGE)] {
+        let range = DsmRange::new(start, 8);
+        sqe.sgl = SglDescriptor::transport(16);
+        let cid = io.start(world, &sqe, &[]);
+        let r2t = io.r2t(world);
+        assert_eq!((r2t.cid, r2t.offset, r2t.len), (cid, 0, 16));
+        let answer = io.answer(r2t, range.as_bytes(), 16);
+        io.send(world, &answer);
+        let (cqe, _) = io.finish(world, cid, &[]);
+        let by_r2t = cqe.expect("a response").status();
+        sqe.sgl = SglDescriptor::in_capsule(0, 16);
+        let in_capsule = io.run(world, &sqe, range.as_bytes()).0;
+        assert!(by_r2t.is(status) && in_capsule.is(status), "{by_r2t} and {in_capsule} for block {start}");
+    }
+    assert!(world.on_disk(0, 4096) == before, "hints change nothing");
+    beside.alone("hints");
+    beside.end();
 }
 
 #[test]

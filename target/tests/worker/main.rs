@@ -183,6 +183,12 @@ fn compare_zeroes_deallocate_and_identify() {
     assert_eq!((block(9), block(404)), (vec![0; 512], vec![0; 512]));
     assert_eq!(block(10), data[5120..5632]);
 
+    // Hints about blocks that nobody has are seen to be: they were fetched.
+    io.data.write(1 << 20, zerocopy::IntoBytes::as_bytes(&DsmRange::new(u64::MAX, 1)));
+    dsm.sgl = io.expose(1 << 20, 48);
+    let cid = io.send(&dsm.with_dwords([2, 3, 0, 0, 0, 0]), &[]);
+    assert!(io.response(&mut world, cid).0.status().is(Status::LBA_OUT_OF_RANGE));
+
     let mut identify = Sqe::new(AdminOpcode::IDENTIFY.0).with_dwords([1, 0, 0, 0, 0, 0]);
     identify.sgl = admin.expose(0, 4096);
     admin.run(&mut world, &identify, &[]);
