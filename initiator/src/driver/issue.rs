@@ -75,7 +75,7 @@ impl<T: Transport> Driver<T> {
 
     /// Issues one part of the operation at the head of the path's queue; `false` when it could not be sent.
     fn issue_part(&mut self, now: Duration, path: usize, index: u32, queue: usize) -> bool {
-        let Some((op, mut parts)) = self.begin(now, path, index) else { return true };
+        let Some((op, mut parts)) = self.begin(path, index) else { return true };
         let Some(part) = parts.next() else { return true };
         if !self.paths[path].send_part(now, queue, index, &op, &part) {
             return false;
@@ -87,13 +87,13 @@ impl<T: Transport> Driver<T> {
             self.paths[path].send_second(now, queue, index, op, second);
             sent = 2;
         }
-        self.operations.on_parts_sent(path, index, sent, parts);
+        self.operations.on_parts_sent(now, path, index, sent, parts);
         true
     }
 
     /// The parts of the operation at the head of the path's queue, of which there is at least one; `None` when it left the queue
     /// instead.
-    fn begin(&mut self, now: Duration, path: usize, index: u32) -> Option<(Op, Parts)> {
+    fn begin(&mut self, path: usize, index: u32) -> Option<(Op, Parts)> {
         let operation = self.operations.get(index)?;
         let (nsid, op) = (operation.nsid, operation.op);
         if operation.is_held_back() {
@@ -130,12 +130,7 @@ impl<T: Transport> Driver<T> {
             return Some((op, parts.clone()));
         }
         match self.split(path, nsid, op) {
-            Ok(parts) if parts.remaining() > 0 => {
-                let operation = self.operations.get(index)?;
-                operation.begun = operation.begun.saturating_add(1);
-                operation.begun_at = now;
-                Some((op, parts))
-            }
+            Ok(parts) if parts.remaining() > 0 => Some((op, parts)),
             Ok(_) => {
                 self.operations.end(index, Ok(()));
                 None

@@ -44,7 +44,7 @@ pub(super) struct Operation {
     pub(super) parts: Option<Parts>,
     /// Parts in flight.
     pub(super) outstanding: u32,
-    /// How often it was begun, and when last.
+    /// How often its first part was sent, and when last.
     pub(super) begun: u8,
     pub(super) begun_at: Duration,
     pub(super) error: Option<BlockError>,
@@ -250,8 +250,13 @@ impl Operations {
     }
 
     /// So many parts were sent; `parts` are left. It goes to the end of its path's queue, or leaves it.
-    pub(super) fn on_parts_sent(&mut self, path: usize, index: u32, sent: u32, parts: Parts) {
+    pub(super) fn on_parts_sent(&mut self, now: Duration, path: usize, index: u32, sent: u32, parts: Parts) {
         let Some(operation) = self.all[index as usize].as_mut() else { return };
+        if operation.parts.is_none() {
+            // Only now: one that found no room has not had its try.
+            operation.begun = operation.begun.saturating_add(1);
+            operation.begun_at = now;
+        }
         operation.outstanding += sent;
         operation.queued = parts.remaining() > 0;
         operation.parts = Some(parts);

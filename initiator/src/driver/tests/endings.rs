@@ -318,6 +318,27 @@ fn provider_without_keys_ends_the_association_with_the_reason() {
 }
 
 #[test]
+fn operation_that_waited_for_a_key_has_all_its_tries_left() {
+    let mut rig = Rig::ready();
+    let set_keys = |rig: &mut Rig, refuse_register| {
+        let options = FaultOptions { refuse_register, ..FaultOptions::default() };
+        rig.driver.transport_mut(0).provider_mut().set_options(options);
+    };
+    set_keys(&mut rig, 1_000_000);
+    rig.submit(1, read(0, 1));
+    rig.pass(SECOND / 2);
+    assert!(rig.target.seen.is_empty(), "it was never sent");
+    rig.target.refuse = |_, io| io.then_some(Status::INTERNAL_ERROR);
+    set_keys(&mut rig, 0);
+    rig.pass(SECOND / 4);
+    assert!(rig.target.seen.len() >= 2, "the first pauses are short");
+    assert_eq!(rig.result(1), None);
+    rig.target.refuse = |_, _| None;
+    rig.pass(SECOND);
+    assert_eq!(rig.result(1), Some(Ok(())));
+}
+
+#[test]
 fn provider_is_made_anew_after_its_device_was_lost() {
     let mut rig = Rig::ready();
     let (fabric, memory) = (rig.fabric.clone(), Memory::alloc(4096).unwrap());
