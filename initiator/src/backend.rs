@@ -38,6 +38,8 @@ pub struct RemoteBackend<T: Transport> {
     was_fenced: bool,
     /// Why the association was lost last, or could not be set up again; `None` while it is up.
     lost: Option<AssociationError>,
+    /// One of its paths has TLS.
+    has_tls: bool,
 }
 
 impl RemoteBackend<AnyTransport> {
@@ -66,10 +68,10 @@ impl RemoteBackend<AnyTransport> {
     /// these options, those of the backend, say of every path. [`RemoteBackend::paths`] has it last.
     ///
     /// # Errors
-    /// When there are too many paths, or the system lacks a resource; when one of the options' paths has TLS, and this one has
-    /// none.
+    /// When there are too many paths, or the system lacks a resource; when one of the paths that there are, also one that was
+    /// added, has TLS, and this one has none.
     pub fn add_path(&mut self, options: &Options, path: &PathOptions) -> Result<(), Error> {
-        options.check_added(path)?;
+        let has_tls = options.check_added(path, self.has_tls)?;
         let cannot = |reason| Error::System { what: "cannot add a path", reason };
         let mut one = options.clone();
         one.paths = vec![path.clone()];
@@ -79,6 +81,7 @@ impl RemoteBackend<AnyTransport> {
                 .add_path(transport, route, Some(factory), self.start.elapsed())
                 .map_err(|error| cannot(error.to_string()))?;
         }
+        self.has_tls |= has_tls;
         self.happened += 1;
         Ok(())
     }
@@ -176,6 +179,7 @@ impl<T: Transport> RemoteBackend<T> {
             reconnects: 0,
             was_fenced: false,
             lost: None,
+            has_tls: options.has_tls(),
         })
     }
 
@@ -400,5 +404,42 @@ impl<T: Transport> Backend for RemoteBackend<T> {
     fn poll(&mut self, completions: &mut Vec<Completion>) {
         self.turn();
         self.driver.poll(completions);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{HostIdentity, TcpOptions, TlsOptions, TransportOptions};
+
+    /// A path on which nobody answers.
+    fn path(number: u8, tls: Option<TlsOptions>) -> PathOptions {
+        let transport = TransportOptions::Tcp(TcpOptions::default().with_tls(tls));
+        PathOptions::new(([127, 0, 0, number], 1).into(), transport)
+    }
+
+    #[test]
+    fn path_in_the_clear_is_not_added_beside_one_that_was_added_with_tls() {
+        let key = "NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:";
+        let tls = || Some(TlsOptions::new(nvmf_tls::Key::parse(key).unwrap()));
+        let nqn = "nqn.2026-11.com.example:disk".parse().unwrap();
+        let options =
+            Options::over(path(1, None), nqn, HostIdentity { nqn, id: nvme_proto::HostId([1; 16]) });
+        let identity = NamespaceIdentity {
+            nsid: Nsid(1),
+            subsystem_nqn: nqn.to_string(),
+            uuid: [1; 16],
+            nguid: [0; 16],
+            eui64: [0; 8],
+            geometry: Geometry::new(512, 8),
+            is_flushed: true,
+        };
+        let mut backend = RemoteBackend::resume(&options, identity, &[]).unwrap();
+        backend.add_path(&options, &path(2, None)).unwrap();
+        backend.add_path(&options, &path(3, tls())).unwrap();
+        let error = backend.add_path(&options, &path(4, None)).unwrap_err().to_string();
+        assert!(error.contains("would go in the clear"), "{error}");
+        backend.add_path(&options, &path(4, tls())).unwrap();
+        assert_eq!(backend.paths().len(), 4);
     }
 }

@@ -259,15 +259,24 @@ impl Options {
         matches!(&path.transport, TransportOptions::Tcp(options) if options.tls.is_some() || concat)
     }
 
-    /// Checks that a path that is added does not go in the clear beside others that have TLS: who could be on the way there
-    /// would have what these protect.
-    pub(crate) fn check_added(&self, path: &PathOptions) -> Result<(), Error> {
-        if self.protects(path) || !self.all_paths().any(|other| self.protects(&other)) {
-            return Ok(());
+    /// Whether one of its paths has TLS.
+    pub(crate) fn has_tls(&self) -> bool {
+        self.all_paths().any(|path| self.protects(&path))
+    }
+
+    /// Checks that a path that is added does not go in the clear where another has TLS: who could be on the way there would
+    /// have what that protects. Whether this one has TLS.
+    pub(crate) fn check_added(&self, path: &PathOptions, others_have_tls: bool) -> Result<bool, Error> {
+        let has_tls = self.protects(path);
+        if has_tls || !others_have_tls {
+            return Ok(has_tls);
         }
         Err(Error::System {
             what: "cannot add a path",
-            reason: format!("the one over {} would go in the clear, and the others have TLS", path.address),
+            reason: format!(
+                "the one over {} would go in the clear, and another has TLS: give it TLS, too",
+                path.address
+            ),
         })
     }
 
@@ -472,11 +481,12 @@ mod tests {
         }
         let (clear, rdma) = (tcp("192.0.2.3:4420"), PathOptions::new(secure.address, TransportOptions::Rdma));
         let mut options = Options::over(tcp("192.0.2.1:4420"), nqn, host);
-        assert!(options.check_added(&clear).is_ok() && options.check_added(&secure).is_ok());
+        let added = |options: &Options, path| options.check_added(path, options.has_tls());
+        assert!(!added(&options, &clear).unwrap() && added(&options, &secure).unwrap());
         options.paths.push(secure.clone());
-        assert!(options.check_added(&secure).is_ok());
+        assert!(added(&options, &secure).is_ok());
         for path in [&clear, &rdma] {
-            let error = options.check_added(path).unwrap_err().to_string();
+            let error = added(&options, path).unwrap_err().to_string();
             assert!(error.contains("would go in the clear"), "{error}");
         }
         // A key that an authentication makes is for every path over tcp.
@@ -484,6 +494,6 @@ mod tests {
         let secret = nvmf_auth::Secret::parse("DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:");
         let secrets = Secrets { host: secret.unwrap(), controller: None };
         options.authentication = Some(AuthenticationOptions::new(secrets).with_concat(true));
-        assert!(options.check_added(&clear).is_ok() && options.check_added(&rdma).is_err());
+        assert!(added(&options, &clear).is_ok() && added(&options, &rdma).is_err());
     }
 }
