@@ -263,16 +263,15 @@ impl Connection {
 }
 
 impl Shared {
-    /// Sends a command, and waits for its reply.
+    /// Sends a command, and waits for its reply, until then if there is a time.
     pub(crate) async fn ask(
         &self,
         queue: QueueKind,
         recipient: Recipient,
         command: AdminCommand,
-        timeout: Option<Duration>,
+        until: Option<Duration>,
     ) -> Result<AdminReply, Unanswered> {
         let (reply, replied) = oneshot::channel();
-        let until = timeout.map(|timeout| self.shared_driver.now().saturating_add(timeout));
         let request = CommandRequest { queue, recipient, command, until, reply };
         self.shared_driver.send(Message::Command(request));
         replied.await.unwrap_or(Err(Unanswered::Lost))

@@ -64,8 +64,8 @@ impl Device {
     }
 
     /// The same device, of which each operation fails with [`Error::TimedOut`] that has not ended after so long. It
-    /// goes on all the same, with its buffer, and may take effect. That holds of reservation commands and Identify as
-    /// well; but one that was not sent by then is not sent any more.
+    /// goes on all the same, with its buffer, and may take effect. That holds of reservation commands, raw commands and Identify as
+    /// well, of all their tries together; but one that was not sent by then is not sent any more.
     #[must_use]
     pub fn with_timeout(&self, timeout: Duration) -> Self {
         Self { timeout: Some(timeout), ..self.clone() }
@@ -133,6 +133,11 @@ impl Device {
         }
     }
 
+    /// Until when what begins now is waited for; `None`: without end.
+    pub(crate) fn deadline(&self) -> Option<Duration> {
+        self.timeout.map(|timeout| self.shared.shared_driver.now().saturating_add(timeout))
+    }
+
     /// Sends a command for the namespace, to no other disk than the one that was opened: it waits as an operation does,
     /// and goes to no disk that is in its place by then.
     pub(crate) async fn ask(
@@ -140,9 +145,10 @@ impl Device {
         what: &'static str,
         queue: QueueKind,
         command: AdminCommand,
+        until: Option<Duration>,
     ) -> Result<AdminReply, Error> {
         self.check_identity()?;
-        let asked = self.shared.ask(queue, Recipient::OpenedDisk, command, self.timeout).await;
+        let asked = self.shared.ask(queue, Recipient::OpenedDisk, command, until).await;
         asked.map_err(|unanswered| match unanswered {
             Unanswered::NotSent => self.check_identity().err().unwrap_or(Error::Io {
                 what,

@@ -28,7 +28,7 @@ impl Device {
     /// [`Error::Identify`]; [`Error::Foreign`], [`Error::Io`] where that disk is not there; what ended the connection.
     pub async fn identify(&self) -> Result<IdentifyNamespace, Error> {
         let (what, command) = ("Identify Namespace", admin::identify_namespace(self.nsid()));
-        structure(what, &self.ask(what, QueueKind::Admin, command).await?)
+        structure(what, &self.ask(what, QueueKind::Admin, command, self.deadline()).await?)
     }
 }
 

@@ -132,9 +132,10 @@ impl Device {
     ) -> Result<AdminReply, Error> {
         command.sqe = command.sqe.with_nsid(self.nsid());
         let command = command.for_io()?;
-        let mut others = self.connection().paths().len();
+        // One for all tries.
+        let (until, mut others) = (self.deadline(), self.connection().paths().len());
         loop {
-            let reply = self.ask(what, QueueKind::Io, command.clone()).await?;
+            let reply = self.ask(what, QueueKind::Io, command.clone(), until).await?;
             let status = reply.outcome.status;
             if others == 0 || !(is_of_path(status) && is_without_effect(status)) {
                 return Ok(reply);

@@ -6,6 +6,7 @@ use crate::driver::Driver;
 use crate::driver::tests::target::{Capsule, Disk, Target};
 use crate::engine::{Engine, FirstResult, Observers, SharedSnapshot};
 use crate::log::Log;
+use crate::raw::RawCommand;
 use crate::shared_driver::SharedDriver;
 use crate::state::StateReceiver;
 use crate::statistics::Counters;
@@ -487,6 +488,33 @@ fn reservation_commands_and_identify_that_take_too_long_are_given_up() {
         site.target.release();
     }
     assert!(site.run(disk.identify()).unwrap().is_ok(), "what comes late is nobody's");
+}
+
+#[test]
+fn raw_command_that_is_sent_again_has_one_time_for_all_its_tries() {
+    let (most, before_refusal) = (Duration::from_secs(2), Duration::from_millis(1500));
+    let mut site = Site::new(1);
+    let disk = site.disk().with_timeout(most);
+    site.target.hold = true;
+    let mut asked =
+        pin!(disk.raw_io(RawCommand::new(NvmOpcode::RESERVATION_REPORT.0, Nsid(1)).receiving(64)));
+    let mut refused = None;
+    let start = Instant::now();
+    let result = loop {
+        if let Poll::Ready(result) = poll(asked.as_mut()) {
+            break result;
+        }
+        site.turn();
+        if refused.is_none() && start.elapsed() >= before_refusal && !site.target.held.is_empty() {
+            site.target.answer(0, Status::ANA_INACCESSIBLE);
+            refused = Some(Instant::now());
+        }
+    };
+    assert!(matches!(result, Err(Error::TimedOut { .. })), "{result:?}");
+    // Had it had the whole time again, that would be more.
+    assert!(refused.is_none_or(|refused| refused.elapsed() < most));
+    site.target.hold = false;
+    site.target.held.clear();
 }
 
 /// The target is started again, with a write cache or without: that is told at a connect.
