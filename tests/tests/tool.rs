@@ -802,6 +802,19 @@ fn path_that_cannot_be_made_is_no_path_and_the_next_server_knows_nothing_of_it()
     it.target.stop().expect("a clean stop");
 }
 
+#[test]
+fn name_of_an_added_path_that_nobody_knows_is_not_waited_for() {
+    let it = Rig::start("no-name", 1);
+    let disk = it.attach(&[]);
+    let place = disk["socket"].as_str().expect("a socket");
+    let said = succeeds(&mut it.site.local(&["add-path", place, "nobody.invalid:1"]).expect("nvmf"));
+    assert!(said.expect("added").contains("nobody.invalid:1 is a path of"));
+    let paths = it.disks()[0]["paths"].as_array().cloned().expect("paths");
+    assert_eq!((paths.len(), paths[1]["state"].as_str()), (2, Some("reconnecting")), "{paths:?}");
+    it.detach_all();
+    it.target.stop().expect("a clean stop");
+}
+
 /// One that has no socket for questions, as those of earlier versions.
 #[test]
 fn server_without_a_socket_for_questions_connects_again_at_a_signal() {

@@ -19,8 +19,6 @@ use tokio::time::timeout;
 
 /// How long a question and its answer may take, on both sides.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The same of one for whose answer a name may have to be looked up.
-const LOOK_UP_PATIENCE: Duration = Duration::from_secs(20);
 /// Bytes of a question.
 const QUESTION_MAX: u64 = 1024;
 /// Bytes of an answer.
@@ -49,12 +47,6 @@ pub(crate) enum Question {
     Reconnect,
     /// To use one more path, named as `--path` does.
     AddPath(String),
-}
-
-impl Question {
-    fn patience(&self) -> Duration {
-        if matches!(self, Self::AddPath(_)) { LOOK_UP_PATIENCE } else { PATIENCE }
-    }
 }
 
 /// What it says.
@@ -115,7 +107,7 @@ async fn answer(stream: UnixStream, control: &Arc<Control>, further: Further) ->
     let mut line = String::new();
     timeout(PATIENCE, (&mut stream).take(QUESTION_MAX).read_line(&mut line)).await??;
     let answer = match serde_json::from_str::<Question>(&line) {
-        Ok(question) => timeout(question.patience(), answer_to(question, control, further)).await?,
+        Ok(question) => timeout(PATIENCE, answer_to(question, control, further)).await?,
         Err(_) => Answer::Unknown,
     };
     let mut line = serde_json::to_vec(&answer)?;
@@ -140,10 +132,10 @@ async fn answer_to(question: Question, control: &Arc<Control>, further: Further)
     Answer::Done
 }
 
-/// Has the disk's threads use the path that `--path` names so.
+/// Has the disk's threads use the path that `--path` names so. A name is looked up by them, as often as it takes: nobody waits.
 async fn add_path(control: Arc<Control>, further: Further, name: String) -> Result<()> {
     let named = name.clone();
-    // A name may have to be looked up.
+    // Keys are read.
     let path = spawn_blocking(move || further.path(&named)).await??;
     control.add_path(name, &path).await.map_err(|reason| anyhow!("{reason}"))
 }
@@ -154,7 +146,7 @@ pub(super) fn ask(path: &Path, question: &Question) -> Result<Option<Statistics>
         ErrorKind::NotFound => anyhow!(OtherVersion),
         _ => anyhow!(error).context("its server cannot be asked"),
     })?;
-    stream.set_read_timeout(Some(question.patience()))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut line = serde_json::to_vec(question)?;
     line.push(b'\n');

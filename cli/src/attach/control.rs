@@ -99,19 +99,32 @@ impl Control {
         self.each(|line| line.set(&line.reconnect));
     }
 
-    /// Has each thread make one more path, and has its name written down when all have.
+    /// Has each thread make one more path, and has its name written down if any has: what is used is used by the next server, too.
     ///
     /// # Errors
     /// Why one of them cannot. Those that could keep it, and say that they have it when they are asked again.
     pub(super) async fn add_path(&self, name: String, path: &PathOptions) -> Result<(), String> {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let asked: Vec<_> = lines.iter().map(|line| line.add_path(path.clone())).collect();
+        let (threads, mut having, mut refused) = (asked.len(), 0, None);
         for made in asked {
-            made.await.unwrap_or_else(|_| Err("its server is ending".to_owned()))?;
+            match made.await.unwrap_or_else(|_| Err("its server is ending".to_owned())) {
+                Ok(()) => having += 1,
+                Err(reason) => refused = refused.or(Some(reason)),
+            }
         }
-        self.added.lock().unwrap_or_else(PoisonError::into_inner).push(name);
-        self.was_added.notify_one();
-        Ok(())
+        if having > 0 {
+            self.added.lock().unwrap_or_else(PoisonError::into_inner).push(name);
+            self.was_added.notify_one();
+        }
+        match refused {
+            None => Ok(()),
+            Some(reason) if having == 0 => Err(reason),
+            Some(reason) => Err(format!(
+                "{having} of the disk's {threads} queues have the path and use it, the others cannot ({reason}): when they can, add it \
+                 again"
+            )),
+        }
     }
 
     /// The paths that were added since this was asked last, as they were named, as soon as there are some.
@@ -200,4 +213,41 @@ impl Line {
 
 fn take(what: &AtomicBool) -> bool {
     what.load(Ordering::Relaxed) && what.swap(false, Ordering::Acquire)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvmf_initiator::TransportOptions;
+
+    /// What is said of a path that the threads of a disk make, or not; and what is written down.
+    fn added(threads: &[Result<(), &str>]) -> (Result<(), String>, Vec<String>) {
+        let control = Arc::new(Control::default());
+        let lines: Vec<_> = threads.iter().map(|_| control.line().unwrap()).collect();
+        let path = PathOptions::new("192.0.2.1:4420".parse().unwrap(), TransportOptions::Rdma);
+        let said = crate::runtime::run(async {
+            let asked = control.add_path("storage-b".to_owned(), &path);
+            let make = async {
+                for (line, made) in lines.iter().zip(threads) {
+                    let [path] = <[NewPath; 1]>::try_from(line.takes_paths()).unwrap();
+                    path.made.send(made.map_err(str::to_owned)).unwrap();
+                }
+            };
+            Ok(tokio::join!(asked, make).0)
+        });
+        let written = control.added.lock().unwrap().clone();
+        (said.unwrap(), written)
+    }
+
+    #[test]
+    fn path_that_some_threads_use_is_written_down_and_said_to_be() {
+        let written = vec!["storage-b".to_owned()];
+        assert_eq!(added(&[Ok(()), Ok(())]), (Ok(()), written.clone()));
+        let none = "no descriptor is left";
+        assert_eq!(added(&[Err(none), Err(none)]), (Err(none.to_owned()), Vec::new()));
+        let (said, now_written) = added(&[Ok(()), Err(none), Ok(())]);
+        let said = said.unwrap_err();
+        assert!(said.contains("2 of the disk's 3 queues have the path") && said.contains(none), "{said}");
+        assert_eq!(now_written, written);
+    }
 }

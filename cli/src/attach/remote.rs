@@ -102,7 +102,7 @@ pub(super) struct Found {
 fn added(origin: &Origin) -> Vec<PathOptions> {
     let further = &origin.options.further;
     let path = |name: &String| {
-        let path = further.path_later(name);
+        let path = further.path(name);
         path.inspect_err(|error| tracing::warn!("the path {name} is left out: {}", chain(error))).ok()
     };
     origin.before.iter().flat_map(|before| &before.added_paths).filter_map(path).collect()

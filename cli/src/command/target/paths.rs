@@ -24,13 +24,8 @@ pub(crate) struct Further {
 }
 
 impl Further {
-    /// The path that `--path` would name so.
+    /// The path that `--path` would name so. A name is not looked up here: the path is away until that was done.
     pub(crate) fn path(&self, name: &str) -> Result<PathOptions> {
-        self.target.further(name)?.one_path(self.nqn).map(|(path, _)| path)
-    }
-
-    /// The same, without waiting for a name to be looked up.
-    pub(crate) fn path_later(&self, name: &str) -> Result<PathOptions> {
         let path = self.target.further(name)?;
         match path.address_source(self.nqn) {
             Some(_) => path.path_to_name(self.nqn),
@@ -212,7 +207,7 @@ mod tests {
         for call in [&one[..], &["-a", "127.0.0.1", "--tls", "--tls-key", key]] {
             let further = further(call);
             assert!(tls(&further.path("127.0.0.3").unwrap()), "{call:?}");
-            assert!(tls(&further.path_later("localhost").unwrap()), "{call:?}");
+            assert!(tls(&further.path("localhost").unwrap()), "{call:?}");
             let error = further.path("127.0.0.3/rdma").unwrap_err().to_string();
             assert!(error.contains("the disk is reached by TLS"), "{error}");
         }
@@ -224,11 +219,10 @@ mod tests {
     }
 
     #[test]
-    fn name_of_a_path_is_not_waited_for_where_that_is_not_wanted() {
+    fn name_of_a_further_path_is_not_waited_for() {
         let further = further(&["-a", "127.0.0.1"]);
-        assert!(further.path_later("localhost:4421").unwrap().address.ip().is_unspecified());
-        assert!(further.path("localhost:4421").unwrap().address.ip().is_loopback());
-        assert_eq!(further.path_later("127.0.0.2:4421").unwrap().address.to_string(), "127.0.0.2:4421");
+        assert!(further.path("localhost:4421").unwrap().address.ip().is_unspecified());
+        assert_eq!(further.path("127.0.0.2:4421").unwrap().address.to_string(), "127.0.0.2:4421");
     }
 
     /// The paths that this call has.
