@@ -5,7 +5,7 @@ use super::control::{Control, Line, NewPath};
 use super::counted::Counted;
 use super::fence::{Fence, FenceFile, FencePart};
 use super::serve::{lock_disk, refuse_left};
-use super::{AttachOptions, disk};
+use super::{AttachOptions, disk, seccomp};
 use crate::connect::{Via, reach};
 use crate::namespace::{ana_name, choose, taken_of};
 use crate::print::chain;
@@ -16,7 +16,7 @@ use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Tag};
 use nvmf_host::{ControllerInfo, Namespace, NamespaceIdentity};
 use nvmf_initiator::transport::AnyTransport;
 use nvmf_initiator::{
-    ConnectionState, Error, NamespaceState, Options, PathOptions, PathStatus, RemoteBackend, SharedFences,
+    ConnectionState, NamespaceState, Options, PathOptions, PathStatus, RemoteBackend, SharedFences,
 };
 use nvmf_spin::Spin;
 use std::os::fd::BorrowedFd;
@@ -137,6 +137,8 @@ pub(super) struct Remote {
     fenced: Fence,
     /// The fences of all connections to the disk.
     shared_fences: SharedFences,
+    /// What it was attached with.
+    options: AttachOptions,
     /// How its target was reached.
     reached: Options,
     /// Its paths, as they were wanted: those of `reached`, and those that were added.
@@ -288,6 +290,7 @@ impl Remote {
             shared_fences,
             spin_max: reached.spin,
             wanted: reached.all_paths().collect(),
+            options: origin.options.clone(),
             reached,
             identity,
             unknown_quiesce,
@@ -297,20 +300,20 @@ impl Remote {
         };
         for path in added {
             if let Err(error) = remote.add_path(path) {
-                tracing::error!("a path that was added cannot be used: {}", chain(&error.into()));
+                tracing::error!("a path that was added cannot be used: {}", chain(&error));
             }
         }
         Ok(remote)
     }
 
     /// Adds a path, unless it is there; then what is not connected is tried at once, also what was given up.
-    fn add_path(&mut self, path: PathOptions) -> Result<(), Error> {
-        let backend = &mut self.backend.inner;
+    fn add_path(&mut self, path: PathOptions) -> Result<()> {
         if !self.wanted.iter().any(|other| other.is_same_way(&path)) {
-            backend.add_path(&self.reached, &path)?;
+            seccomp::check_added(&self.options, &self.reached, &path)?;
+            self.backend.inner.add_path(&self.reached, &path)?;
             self.wanted.push(path);
         }
-        backend.reconnect();
+        self.backend.inner.reconnect();
         Ok(())
     }
 
@@ -380,7 +383,7 @@ impl Remote {
 
     fn tell(&mut self) {
         for NewPath { options, made } in self.line.takes_paths() {
-            let added = self.add_path(options).map_err(|error| chain(&error.into()));
+            let added = self.add_path(options).map_err(|error| chain(&error));
             // Whoever asked may not wait any more.
             let _ = made.send(added);
         }

@@ -6,7 +6,9 @@
 //! that these threads start are bound in the same way. The thread that answers signals, and starts a guard, is not.
 
 use super::AttachOptions;
-use nvmf_initiator::{Options, TransportOptions};
+use anyhow::{Result, ensure};
+use nvmf_initiator::{Options, PathOptions, Preference, TransportOptions};
+use nvmf_rdma_any::ProviderSelection;
 use seccompiler::SeccompCmpArgLen::{Dword, Qword};
 use seccompiler::SeccompCmpOp::{Eq, MaskedEq};
 use seccompiler::{BackendError, BpfProgram, SeccompAction, SeccompCondition, SeccompFilter, SeccompRule};
@@ -165,8 +167,7 @@ pub(super) fn confine(options: &AttachOptions, with_socket: bool) {
     if !options.seccomp {
         return;
     }
-    let opens_devices = may_open_devices(&options.connection, Path::new(RDMA_DEVICES));
-    let filtered = program(with_socket, opens_devices)
+    let filtered = program(with_socket, has_rdma(&options.connection))
         .map_err(|error| error.to_string())
         .and_then(|program| seccompiler::apply_filter(&program).map_err(|error| error.to_string()));
     if let Err(reason) = filtered {
@@ -174,10 +175,37 @@ pub(super) fn confine(options: &AttachOptions, with_socket: bool) {
     }
 }
 
-/// Whether a path may be over an RDMA device: one that there is, or, where the machine has any, one that is added later.
-fn may_open_devices(connection: &Options, devices: &Path) -> bool {
+/// Refuses a path over an RDMA device that is added to a disk whose threads may not open one. The filter cannot tell such a device
+/// from another file, so only disks that are attached over RDMA may open any for writing.
+pub(super) fn check_added(options: &AttachOptions, reached: &Options, path: &PathOptions) -> Result<()> {
+    if !options.seccomp || has_rdma(&options.connection) {
+        return Ok(());
+    }
+    ensure!(
+        !is_over_device(reached, path, Path::new(RDMA_DEVICES)),
+        "it would be over an RDMA device, and what serves this disk may open none, because no path of its attach call is over \
+         rdma (a seccomp filter): detach it, and attach it with this path (--path ADDRESS/rdma) or with --no-seccomp"
+    );
+    Ok(())
+}
+
+/// Whether a path of the call is over RDMA: a device that there is, or that may come.
+fn has_rdma(connection: &Options) -> bool {
     connection.all_paths().any(|path| matches!(path.transport, TransportOptions::Rdma))
-        || std::fs::read_dir(devices).is_ok_and(|mut devices| devices.next().is_some())
+}
+
+/// Whether a path leads over an RDMA device; where its name is yet to be looked up, whether it may.
+fn is_over_device(reached: &Options, path: &PathOptions, devices: &Path) -> bool {
+    let Options { provider, crc, verbs, .. } = *reached;
+    if !matches!(path.transport, TransportOptions::Rdma) || provider == Preference::Iwarp {
+        return false;
+    }
+    if path.address.ip().is_unspecified() {
+        return std::fs::read_dir(devices).is_ok_and(|mut devices| devices.next().is_some());
+    }
+    let source = path.source.map(|source| source.ip());
+    let selection = ProviderSelection::towards(path.address, source, provider, crc, verbs);
+    matches!(selection, Ok(ProviderSelection::Verbs { .. }))
 }
 
 fn program(with_socket: bool, opens_devices: bool) -> Result<BpfProgram, BackendError> {
@@ -225,14 +253,27 @@ fn program(with_socket: bool, opens_devices: bool) -> Result<BpfProgram, Backend
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nvmf_initiator::{HostIdentity, TcpOptions};
     use std::fs::File;
     use std::io::{self, Read, Write};
     use std::net::{TcpListener, TcpStream, ToSocketAddrs};
     use std::process::Command;
 
+    const ADDRESS: &str = "192.0.2.1:4420";
+
+    fn over_tcp() -> Options {
+        let nqn = "nqn.2026-11.com.example:a".parse().unwrap();
+        let host = HostIdentity { nqn, id: nvme_proto::HostId([1; 16]) };
+        let tcp = TransportOptions::Tcp(TcpOptions::default());
+        Options::over(PathOptions::new(ADDRESS.parse().unwrap(), tcp), nqn, host)
+    }
+
     /// What is left of a result in a thread of its own that is confined.
     fn confined<T: Send>(with_socket: bool, act: impl FnOnce() -> T + Send) -> T {
-        let program = program(with_socket, false).unwrap();
+        confined_with(program(with_socket, false).unwrap(), act)
+    }
+
+    fn confined_with<T: Send>(program: BpfProgram, act: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let thread = scope.spawn(move || {
                 seccompiler::apply_filter(&program).unwrap();
@@ -247,19 +288,40 @@ mod tests {
     }
 
     #[test]
-    fn devices_are_opened_where_a_path_may_be_over_one() {
-        use nvmf_initiator::{HostIdentity, PathOptions, TcpOptions};
-        let nqn = "nqn.2026-11.com.example:a".parse().unwrap();
-        let host = HostIdentity { nqn, id: nvme_proto::HostId([1; 16]) };
-        let path = |transport| PathOptions::new("192.0.2.1:4420".parse().unwrap(), transport);
-        let mut options = Options::over(path(TransportOptions::Tcp(TcpOptions::default())), nqn, host);
+    fn files_are_opened_for_writing_only_where_a_path_of_the_call_is_over_rdma() {
+        let (mut options, path) =
+            (over_tcp(), |transport| PathOptions::new(ADDRESS.parse().unwrap(), transport));
+        assert!(!has_rdma(&options));
+        options.paths.push(path(TransportOptions::Tcp(TcpOptions::default())));
+        assert!(!has_rdma(&options));
         let folder = tempfile::tempdir().unwrap();
-        assert!(!may_open_devices(&options, folder.path()));
-        assert!(!may_open_devices(&options, &folder.path().join("none")));
-        std::fs::create_dir(folder.path().join("rxe0")).unwrap();
-        assert!(may_open_devices(&options, folder.path()), "such a path may be added");
+        let file = folder.path().join("device");
+        std::fs::write(&file, "").unwrap();
+        let opened = |options: &Options| {
+            confined_with(program(false, has_rdma(options)).unwrap(), || {
+                File::options().read(true).write(true).open(&file)
+            })
+        };
+        assert!(is_refused(opened(&options)));
         options.paths.push(path(TransportOptions::Rdma));
-        assert!(may_open_devices(&options, &folder.path().join("none")), "its device may come back");
+        assert!(opened(&options).is_ok(), "its device is opened again when it comes back");
+    }
+
+    #[test]
+    fn path_that_may_be_over_a_device_is_known() {
+        let mut options = over_tcp();
+        let (none, some) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::create_dir(some.path().join("rxe0")).unwrap();
+        let unknown = "0.0.0.0:4420".parse().unwrap();
+        let tcp = PathOptions::new(unknown, TransportOptions::Tcp(TcpOptions::default()));
+        let rdma = PathOptions::new(unknown, TransportOptions::Rdma);
+        assert!(!is_over_device(&options, &tcp, some.path()));
+        assert!(!is_over_device(&options, &rdma, none.path()));
+        assert!(is_over_device(&options, &rdma, some.path()));
+        let local = PathOptions::new("127.0.0.1:4420".parse().unwrap(), TransportOptions::Rdma);
+        assert!(!is_over_device(&options, &local, some.path()), "no device owns that address");
+        options.provider = Preference::Iwarp;
+        assert!(!is_over_device(&options, &rdma, some.path()));
     }
 
     #[test]
