@@ -68,8 +68,8 @@ impl RemoteBackend<AnyTransport> {
     /// these options, those of the backend, say of every path. [`RemoteBackend::paths`] has it last.
     ///
     /// # Errors
-    /// When there are too many paths, or the system lacks a resource; when one of the paths that there are, also one that was
-    /// added, has TLS, and this one has none.
+    /// When there are too many paths, or the system lacks a resource; when one of the paths that there are, also one
+    /// that was added, has TLS, and this one has none.
     pub fn add_path(&mut self, options: &Options, path: &PathOptions) -> Result<(), Error> {
         let has_tls = options.check_added(path, self.has_tls)?;
         let cannot = |reason| Error::System { what: "cannot add a path", reason };

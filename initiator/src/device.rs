@@ -64,8 +64,8 @@ impl Device {
     }
 
     /// The same device, of which each operation fails with [`Error::TimedOut`] that has not ended after so long. It
-    /// goes on all the same, with its buffer, and may take effect. That holds of reservation commands, raw commands and Identify as
-    /// well, of all their tries together; but one that was not sent by then is not sent any more.
+    /// goes on all the same, with its buffer, and may take effect. That holds of reservation commands, raw commands and
+    /// Identify as well, of all their tries together; but one that was not sent by then is not sent any more.
     #[must_use]
     pub fn with_timeout(&self, timeout: Duration) -> Self {
         Self { timeout: Some(timeout), ..self.clone() }

@@ -264,8 +264,8 @@ impl Options {
         self.all_paths().any(|path| self.protects(&path))
     }
 
-    /// Checks that a path that is added does not go in the clear where another has TLS: who could be on the way there would
-    /// have what that protects. Whether this one has TLS.
+    /// Checks that a path that is added does not go in the clear where another has TLS: who could be on the way there
+    /// would have what that protects. Whether this one has TLS.
     pub(crate) fn check_added(&self, path: &PathOptions, others_have_tls: bool) -> Result<bool, Error> {
         let has_tls = self.protects(path);
         if has_tls || !others_have_tls {

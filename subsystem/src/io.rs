@@ -287,8 +287,8 @@ impl Io {
 
     fn dataset_management(&self, sqe: &Sqe, in_capsule_len: usize) -> Outcome {
         let namespace = self.namespace(sqe.nsid(), Need::Write)?;
-        // Without "deallocate" the ranges are hints about future access. They are taken and checked all the same: hosts take a
-        // success before their data were fetched for a fault of the target.
+        // Without "deallocate" the ranges are hints about future access. They are taken and checked all the same: hosts
+        // take a success before their data were fetched for a fault of the target.
         let DatasetManagement { ranges: count, deallocate, .. } = DatasetManagement::parse(sqe);
         if deallocate && namespace.is_read_only() {
             return Err(status::NAMESPACE_WRITE_PROTECTED);

@@ -121,6 +121,40 @@ fn features_and_log_pages_are_shown() {
 }
 
 #[test]
+fn effects_log_shows_the_commands_under_nvme_clis_names() {
+    let (site, target) = site("effects");
+    let log = json(&mut call(&site, "effects-log", &["-o", "json"])).expect("JSON");
+    let [log] = log.as_array().map_or(&[][..], Vec::as_slice) else { panic!("one command set: {log}") };
+    assert_eq!(log["command_set_identifier"], 0);
+    assert_eq!(log["admin_cmd_set"]["ACS_6 (Identify)"], 1);
+    assert_eq!(log["io_cmd_set"]["IOCS_1 (Write)"], 3, "it changes blocks");
+    assert_eq!(log["io_cmd_set"]["IOCS_2 (Read)"], 1);
+    let text = said(&site, "effects-log", &[]);
+    for line in [
+        "NVM Command Set Log Page",
+        "Admin Commands",
+        "ACS6     [Identify                        ] 00000001",
+        "I/O Commands",
+        "IOCS1    [Write                           ] 00000003",
+    ] {
+        assert!(text.lines().any(|it| it == line), "{line:?} is not in:\n{text}");
+    }
+    assert!(!text.contains("Vendor Specific"), "there are none: {text}");
+    let words = said(&site, "effects-log", &["-H"]);
+    let write = words.lines().find(|line| line.contains("[Write  ")).expect("Write");
+    assert!(
+        write.contains("  CSUPP+  LBCC+  NCC-") && write.ends_with("  No command restriction"),
+        "{write}"
+    );
+    // Of another command set there is no I/O command.
+    let zoned = json(&mut call(&site, "effects-log", &["-c", "2", "-o", "json"])).expect("JSON");
+    assert_eq!((&zoned[0]["command_set_identifier"], &zoned[0]["io_cmd_set"]), (&json!(2), &json!({})));
+    let raw = process::run(&mut call(&site, "effects-log", &["-b"])).expect("nvmf");
+    assert_eq!((raw.status.code(), raw.stdout.len()), (Some(0), 4096));
+    target.stop().expect("the target stops");
+}
+
+#[test]
 fn pages_are_printed_in_words_and_as_they_are() {
     let (site, target) = site("pages");
     let raw = |verb: &str, arguments: &[&str]| {

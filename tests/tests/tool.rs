@@ -217,8 +217,21 @@ fn reservation_goes_over_the_path_that_leads_to_the_namespace() {
         let arguments = ["-t", "tcp", "-n", &it.site.nqn];
         it.site.call(verb, &[&arguments, more].concat()).expect("nvmf")
     };
-    let only = ["--nrkey", "0xabcd", "--ctrl-loss-tmo", "1"];
-    fails(&mut call("resv-register", &only), &["the device is gone"]).expect("the only path gives no access");
+    // The only path gives no access: scripts are told soon, and why.
+    let inaccessible = format!("{} is inaccessible (ANA)", it.site.address);
+    for (verb, more, what, patience) in [
+        ("resv-register", &["--ctrl-loss-tmo", "1"][..], "Reservation Register", "1 s (--ctrl-loss-tmo)"),
+        ("resv-acquire", &["--fast-io-fail-tmo", "2"], "Reservation Acquire", "2 s (--fast-io-fail-tmo)"),
+        ("resv-report", &[], "Reservation Report", "5 s (--fast-io-fail-tmo)"),
+    ] {
+        let output = process::run_for(&mut call(verb, more), PATIENCE).expect("it ends by itself");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{said}");
+        let last = said.lines().last().unwrap_or_default();
+        for part in [&format!("{what}: no path leads to"), &inaccessible, "Nothing was done", patience] {
+            assert!(last.contains(part), "`{part}` is not in: {said}");
+        }
+    }
     let path = ["--path", &second];
     for (verb, more) in [
         ("resv-register", &["--nrkey", "0xabcd"][..]),

@@ -132,7 +132,8 @@ async fn answer_to(question: Question, control: &Arc<Control>, further: Further)
     Answer::Done
 }
 
-/// Has the disk's threads use the path that `--path` names so. A name is looked up by them, as often as it takes: nobody waits.
+/// Has the disk's threads use the path that `--path` names so. A name is looked up by them, as often as it takes:
+/// nobody waits.
 async fn add_path(control: Arc<Control>, further: Further, name: String) -> Result<()> {
     let named = name.clone();
     // Keys are read.

@@ -99,7 +99,8 @@ impl Control {
         self.each(|line| line.set(&line.reconnect));
     }
 
-    /// Has each thread make one more path, and has its name written down if any has: what is used is used by the next server, too.
+    /// Has each thread make one more path, and has its name written down if any has: what is used is used by the next
+    /// server, too.
     ///
     /// # Errors
     /// Why one of them cannot. Those that could keep it, and say that they have it when they are asked again.

@@ -175,8 +175,8 @@ pub(super) fn confine(options: &AttachOptions, with_socket: bool) {
     }
 }
 
-/// Refuses a path over an RDMA device that is added to a disk whose threads may not open one. The filter cannot tell such a device
-/// from another file, so only disks that are attached over RDMA may open any for writing.
+/// Refuses a path over an RDMA device that is added to a disk whose threads may not open one. The filter cannot tell
+/// such a device from another file, so only disks that are attached over RDMA may open any for writing.
 pub(super) fn check_added(options: &AttachOptions, reached: &Options, path: &PathOptions) -> Result<()> {
     if !options.seccomp || has_rdma(&options.connection) {
         return Ok(());

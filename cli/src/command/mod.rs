@@ -118,6 +118,9 @@ enum Command {
     /// Each command is a controller of its own, and each controller has its own log: a target that keeps it so, as
     /// nvmf-target does, shows no errors of other connections, nor of `nvmf attach`.
     ErrorLog(raw::ErrorLog),
+    /// Shows which commands a controller has, and what they do (Commands Supported and Effects)
+    #[command(mut_args(without_short("c")))]
+    EffectsLog(raw::EffectsLog),
     /// Shows a feature
     #[command(mut_args(without_short("sflc")), arg(refused::no_port("--sel")))]
     GetFeature(raw::GetFeature),
@@ -259,6 +262,7 @@ impl Arguments {
             Command::GetLog(log) => log.run(),
             Command::AnaLog(log) => log.run(),
             Command::ErrorLog(log) => log.run(),
+            Command::EffectsLog(log) => log.run(),
             Command::GetFeature(feature) => feature.run(),
             Command::SetFeature(feature) => feature.run(),
             Command::ResvRegister(register) => register.run(),

@@ -33,6 +33,8 @@ use uuid::Uuid;
 pub(crate) const PORT: u16 = 4420;
 /// I/O queues that a controller has at the most.
 const IO_QUEUES_MAX: u16 = 128;
+/// How long a command whose answer somebody waits for waits for a path, where --fast-io-fail-tmo does not say.
+const ANSWER_SECONDS: u32 = 5;
 /// The port of discovery over NVMe/TCP.
 pub(crate) const DISCOVERY_PORT: u16 = 8009;
 
@@ -213,10 +215,14 @@ impl TargetArguments {
         }
     }
 
-    /// How long I/O waits for a path, in seconds; `None`: without end.
-    pub(super) fn patience(&self) -> Option<u64> {
-        let fast = self.fast_io_fail_tmo.map(u64::from);
-        fast.into_iter().chain(u64::try_from(self.ctrl_loss_tmo)).min()
+    /// How long I/O waits for a path, and which option says so.
+    pub(super) fn patience(&self) -> String {
+        let fast = self.fast_io_fail_tmo.map(|seconds| (u64::from(seconds), "--fast-io-fail-tmo"));
+        let lost = u64::try_from(self.ctrl_loss_tmo).map(|seconds| (seconds, "--ctrl-loss-tmo"));
+        match fast.into_iter().chain(lost).min() {
+            Some((seconds, option)) => format!("for up to {seconds} s ({option})"),
+            None => "without end (--ctrl-loss-tmo)".to_owned(),
+        }
     }
 
     /// Whether an address is given.
@@ -282,6 +288,14 @@ impl TargetArguments {
 }
 
 impl NamespaceArguments {
+    /// The same for a command whose answer somebody waits for: where no path is there soon, it fails, if nobody wants
+    /// it otherwise.
+    pub(super) fn answered_soon(&self) -> Self {
+        let mut soon = self.clone();
+        soon.target.fast_io_fail_tmo.get_or_insert(ANSWER_SECONDS);
+        soon
+    }
+
     pub(crate) fn options(&self) -> Result<Options> {
         if self.nqn == Nqn::DISCOVERY {
             return wrong_arguments(format!(

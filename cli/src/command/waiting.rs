@@ -1,4 +1,4 @@
-//! Saying what an operation waits for, when it takes long.
+//! Saying what an operation waits for, when it takes long, and what it has waited for, when that did not come.
 
 use super::target::NamespaceArguments;
 use crate::namespace::ana_name;
@@ -7,7 +7,8 @@ use core::pin::pin;
 use core::time::Duration;
 use nvme_proto::Nsid;
 use nvme_proto::admin::log_page::AnaState;
-use nvmf_initiator::{Connection, ConnectionState, PathStatus};
+use nvmf_block::BlockError;
+use nvmf_initiator::{Connection, ConnectionState, Effect, Error, PathStatus};
 use tokio::time::timeout;
 
 /// How long an operation may take before it is said what it waits for.
@@ -18,22 +19,17 @@ pub(super) struct Waiting {
     connection: Connection,
     nsid: Nsid,
     disk: String,
-    advice: String,
+    /// How long it waits.
+    patience: String,
 }
 
 impl Waiting {
     pub(super) fn new(arguments: &NamespaceArguments, connection: &Connection, nsid: Nsid) -> Self {
-        let until = match arguments.target.patience() {
-            Some(seconds) => format!("for up to {seconds} s"),
-            None => "without end".to_owned(),
-        };
         Self {
             connection: connection.clone(),
             nsid,
             disk: format!("{} namespace {nsid}", arguments.nqn),
-            advice: format!(
-                "This waits {until} (--ctrl-loss-tmo): have one of them lead there, or end this, and name another with --path"
-            ),
+            patience: arguments.target.patience(),
         }
     }
 
@@ -48,10 +44,22 @@ impl Waiting {
             }
             let now = self.what();
             if let Some(what) = now.as_ref().filter(|_| now != said) {
-                complain(format_args!("waits for a path to {}: {what}. {}", self.disk, self.advice));
+                let Self { disk, patience, .. } = self;
+                complain(format_args!(
+                    "waits for a path to {disk}: {what}. This waits {patience}: have one of them lead there, or end this, and name \
+                     another with --path"
+                ));
             }
             said = now;
         }
+    }
+
+    /// Why an operation was not sent, where that is because no path was there.
+    pub(super) fn not_sent(&self, error: &Error) -> Option<String> {
+        let Error::Io { effect: Effect::Nothing, source: BlockError::Gone, .. } = error else { return None };
+        let Self { disk, patience, .. } = self;
+        let what = self.what()?;
+        Some(format!("no path leads to {disk}: {what}. Nothing was done; this waits for one {patience}"))
     }
 
     /// How each path is, where none leads to the namespace.

@@ -304,7 +304,8 @@ fn dataset_management_without_deallocate_is_only_a_hint() {
     let mut fixture = Fixture::new();
     let hint =
         |nsid| keyed(DatasetManagement { ranges: 2, deallocate: false, hints: 3 }.emit(Nsid(nsid)), 32);
-    // The ranges are fetched and checked, as a host expects whose data they are. A namespace that nobody may write takes hints.
+    // The ranges are fetched and checked, as a host expects whose data they are. A namespace that nobody may write
+    // takes hints.
     for (nsid, ranges, status) in
         [(1, [(0, 8), (992, 8)], OK), (3, [(0, 8), (8, 8)], OK), (1, [(0, 8), (1000, 1)], (0, 0x80))]
     {

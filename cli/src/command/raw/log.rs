@@ -80,7 +80,7 @@ pub(crate) struct ErrorLog {
     output: PageOutput,
 }
 
-fn command(page: &GetLogPage) -> RawCommand {
+pub(super) fn command(page: &GetLogPage) -> RawCommand {
     RawCommand::from_sqe(page.emit()).receiving(page.len as u32)
 }
 
@@ -118,7 +118,7 @@ impl GetLog {
 impl AnaLog {
     pub(crate) fn run(&self) -> Result<()> {
         let page = run(async {
-            let (connection, _) = connect(self.target.options()?).await?;
+            let (connection, _) = connect(self.target.answered_soon().options()?).await?;
             let page = self.read(&connection).await;
             connection.close().await;
             page

@@ -3,12 +3,14 @@
 //! Their options have nvme-cli's short names but for `-t`, `-a`, `-n`, `-w`, `-s` and `-S`, which are the connection's.
 
 mod copy;
+mod effects;
 mod feature;
 mod log;
 mod passthru;
 mod reservation;
 
 pub(crate) use copy::Copy;
+pub(crate) use effects::EffectsLog;
 pub(crate) use feature::{GetFeature, SetFeature};
 pub(crate) use log::{AnaLog, ErrorLog, GetLog};
 pub(crate) use passthru::{AdminPassthru, IoPassthru};
@@ -37,7 +39,7 @@ async fn send(
     what: &str,
     command: impl FnOnce(&Connection) -> Result<RawCommand>,
 ) -> Result<AdminReply> {
-    let (connection, _) = connect(target.options()?).await?;
+    let (connection, _) = connect(target.answered_soon().options()?).await?;
     let reply = send_over(&connection, queue, what, command).await;
     // Also after a failure: the target would have to notice by itself.
     connection.close().await;

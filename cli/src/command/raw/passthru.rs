@@ -107,7 +107,7 @@ impl IoPassthru {
 impl Passthru {
     /// Sends it; the reply, and how long it took.
     async fn send(&self, queue: Queue, what: &str, command: RawCommand) -> Result<(AdminReply, Duration)> {
-        let (connection, _) = connect(self.target.options()?).await?;
+        let (connection, _) = connect(self.target.answered_soon().options()?).await?;
         let start = Instant::now();
         let sent = async {
             let reply = send_over(&connection, queue, what, |_| Ok(command));

@@ -7,7 +7,7 @@ use crate::command::waiting::Waiting;
 use crate::connect::connect;
 use crate::print::line;
 use crate::runtime::run;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use nvme_proto::Nsid;
 use nvme_proto::nvm::reservation::{
     self as resv, AcquireAction, PersistChange, RegisterAction, ReleaseAction, ReservationStatus,
@@ -96,6 +96,7 @@ fn send_to_disk(
     what: &str,
     command: impl FnOnce(Nsid) -> RawCommand,
 ) -> Result<AdminReply> {
+    let target = &target.answered_soon();
     run(async {
         let options = target.options()?;
         let others = options.paths.len();
@@ -109,10 +110,10 @@ fn send_to_disk(
                 match waiting.tell(device.raw_io(command.clone())).await {
                     // Whatever the controller that was lost may still carry out is over before another one gets it.
                     Err(Error::Association { .. } | Error::Closed) => was_lost = true,
-                    reply => return answered(reply, what, was_lost),
+                    reply => return answered(reply, what, was_lost, &waiting),
                 }
             }
-            answered(waiting.tell(device.raw_io(command)).await, what, was_lost)
+            answered(waiting.tell(device.raw_io(command)).await, what, was_lost, &waiting)
         }
         .await;
         connection.close().await;
@@ -121,8 +122,17 @@ fn send_to_disk(
 }
 
 /// What became of a command that, before, was sent over a path that `was_lost`.
-fn answered(reply: Result<AdminReply, Error>, what: &str, was_lost: bool) -> Result<AdminReply> {
-    let reply = reply.map_err(anyhow::Error::from).and_then(|reply| accepted(reply, what));
+fn answered(
+    reply: Result<AdminReply, Error>,
+    what: &str,
+    was_lost: bool,
+    waiting: &Waiting,
+) -> Result<AdminReply> {
+    let explain = |error| match waiting.not_sent(&error) {
+        Some(why) => anyhow!("{what}: {why}"),
+        None => error.into(),
+    };
+    let reply = reply.map_err(explain).and_then(|reply| accepted(reply, what));
     reply.map_err(|error| match was_lost {
         true => error.context(
             "the path that had it first was lost, and it may have been carried out there (nvmf resv-report shows)",
