@@ -277,8 +277,15 @@ impl Daemon {
     fn is_over(&self, asking: &mut Asking, now: Duration) -> bool {
         let (Some(cluster), Step::Answered(version)) = (&self.cluster, &asking.step) else { return false };
         match &asking.then {
-            Then::Served(_) => {
-                cluster.shared.version >= *version && cluster.converging.is_none() && cluster.next.is_none()
+            Then::Served(disks) => {
+                // One that is slow to open holds up the group no longer, but whoever asks for it wants to know.
+                let opens = |(nqn, nsid): &(Nqn, u32)| {
+                    !self.is_served(nqn, *nsid) && self.namespaces.hangs(&(*nqn, *nsid), now)
+                };
+                cluster.shared.version >= *version
+                    && cluster.converging.is_none()
+                    && cluster.next.is_none()
+                    && !disks.iter().flatten().any(opens)
             }
             Then::Moved(group, to) if now >= asking.look_at => {
                 asking.look_at = now + Duration::from_millis(50);
