@@ -420,6 +420,32 @@ mod tests {
     }
 
     #[test]
+    fn namespace_whose_image_is_slow_to_open_is_waited_for_by_who_asked() {
+        let mut daemon = gateway();
+        let now = daemon.common.clock.now();
+        let text = format!(
+            "[[listener]]\naddress = \"127.0.0.1\"\n[[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n\
+             [[subsystem.namespace]]\nnsid = 7\nrbd = {{ pool = \"rbd\", image = \"a\" }}\n"
+        );
+        let namespace = nvmf_config::Config::parse(&text).unwrap().subsystems[0].namespaces[0].clone();
+        let key = (NQN.parse().unwrap(), 7);
+        let slow = daemon.namespaces.hang(key, namespace, now);
+        let asked = |now| {
+            let mut changing = Changing::new(vec![Item::done("add-namespace", "7")], Origin::Command, now);
+            changing.asking = Some(Asking::new(Step::Answered(1), Then::Served(vec![Some(key)]), now));
+            changing
+        };
+        let mut changing = asked(now);
+        let later = now + Duration::from_secs(5);
+        daemon.advance_asking(&mut changing, later);
+        assert!(changing.asking.is_some(), "it may open yet");
+        daemon.advance_asking(&mut changing, now + GROUP_TIMEOUT);
+        assert_eq!(changing.items[0].outcome, Some(Outcome::Waiting));
+        drop(slow);
+        daemon.stop(Duration::ZERO);
+    }
+
+    #[test]
     fn host_is_added_although_another_gateway_added_one_meanwhile() {
         let mut daemon = gateway();
         let now = daemon.common.clock.now();
