@@ -47,7 +47,7 @@ impl Daemon {
     }
 
     /// Whether the image is being opened for hosts, and does not answer.
-    pub(in crate::daemon) fn image_hangs(&self, export: &Export) -> bool {
+    fn image_hangs(&self, export: &Export) -> bool {
         let now = self.common.clock.now();
         let mut handles = self.cluster.iter().flat_map(|cluster| cluster.handles.values());
         self.is_closed_here(export)

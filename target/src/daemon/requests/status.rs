@@ -89,7 +89,7 @@ impl Daemon {
             let key = (subsystem.nqn, namespace.nsid);
             let owner = owners.get(&namespace.ana_group);
             let lacks = owner.filter(|(_, lacks)| lacks.contains(&item(&key))).map(|(owner, _)| owner);
-            let is_served = open.is_some_and(|export| !self.image_hangs(export)) && lacks.is_none();
+            let is_served = open.is_some_and(|export| self.image_fault(export).is_none()) && lacks.is_none();
             let state = if is_served { NamespaceState::Served } else { NamespaceState::Waiting };
             let fault = match open {
                 Some(export) => export.look_fault.clone().or_else(|| self.image_fault(export)),
