@@ -225,9 +225,9 @@ impl<T: Transport> Driver<T> {
         let any = self.paths.iter().map(|path| &path.recovery).find(|recovery| recovery.may_queue());
         let recovery: &Recovery = any.unwrap_or(own);
         let shut = self.shut;
-        self.operations.on_lost(now, path, |ago| match shut {
+        self.operations.on_lost(now, path, |operation, ago| match shut {
             true => Fate::Fail(BlockError::Gone),
-            false => recovery.fate_of_lost(ago),
+            false => recovery.fate_of_lost(operation.losses, operation.overdue, ago),
         });
     }
 }

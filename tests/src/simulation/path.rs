@@ -308,10 +308,10 @@ impl<N: Network> Path<N> {
         }
     }
 
-    /// Whether an operation that was begun then may have failed by now because it waited too long.
-    pub(super) fn may_fail(&self, now: Duration, since: Duration) -> bool {
-        let waited = |most: Duration| now >= since.saturating_add(most);
-        self.routes.fast_io_fail.is_some_and(waited) || self.failed_at.is_some_and(|at| at >= since)
+    /// Whether an operation that was begun then may have failed by now because it waited too long: for a route, for however long it
+    /// was under way itself.
+    pub(super) fn may_fail(&self, since: Duration) -> bool {
+        self.failed_at.is_some_and(|at| at >= since)
     }
 
     /// Whether a route is lost, or something may still be carried out by a controller that was.

@@ -161,6 +161,29 @@ fn losses_leave_an_operation_the_tries_that_it_has_where_the_controller_fails_it
 #[test]
 fn read_in_flight_holds_nothing_back() {
     let (mut rig, _) = given_up(true, |rig| rig.submit(1, read(4, 1)));
+/// A path whose command is not answered in time is given up, and with it everybody's connection.
+#[test]
+fn operation_that_ends_its_own_association_each_time_is_aborted_after_its_tries() {
+    let recovery = RecoveryPolicy { ctrl_loss_timeout: None, ..config().recovery };
+    let mut rig = Rig::ready_with(DriverConfig { recovery, ..config() }, |_| {});
+    rig.target.hold = true;
+    rig.submit(1, read(4, 1));
+    rig.pass(SECOND);
+    // One that is in flight at the first two of the losses is not to blame.
+    rig.submit(2, read(5, 1));
+    let losses = |rig: &Rig| rig.events.iter().filter(|event| matches!(event, DriverEvent::Lost(_))).count();
+    while losses(&rig) < 2 {
+        rig.pass(SECOND);
+        assert!(rig.now < 120 * SECOND, "{:?}", rig.events);
+    }
+    rig.pass(5 * SECOND);
+    let of_second = rig.target.held.iter().position(|held| held.first_block() == 5).expect("sent again");
+    rig.target.answer(of_second, Status::SUCCESS);
+    rig.pass(180 * SECOND);
+    assert_eq!(rig.result(2), Some(Ok(())));
+    assert_eq!((rig.result(1), losses(&rig)), (Some(Err(BlockError::Aborted)), 4));
+}
+
     let lost = rig.now;
     assert!(ended_at(&mut rig, 1) < lost + 2 * SECOND);
     rig.submit(2, rig.write(4, 1, 0xaa));
