@@ -8,7 +8,7 @@ use crate::Effect;
 use crate::transport::Transport;
 use core::time::Duration;
 use nvme_proto::{Nsid, Status};
-use nvmf_block::{BlockError, Geometry};
+use nvmf_block::{BlockError, BlockRange, Geometry};
 use nvmf_host::io::{Operation, Parts};
 use nvmf_host::{Association, Fate, Namespace, Outcome, Recovery, status};
 
@@ -114,9 +114,10 @@ impl<T: Transport> Driver<T> {
             self.operations.settle(index);
             return None;
         }
-        if !self.fences.is_empty()
-            && op.range().is_some_and(|range| self.fences.holds(nsid, range, op.writes()))
-        {
+        let holds = |range: Option<BlockRange>, changes| {
+            range.is_some_and(|range| self.fences.holds(nsid, range, changes))
+        };
+        if !self.fences.is_empty() && (holds(op.range(), op.writes()) || holds(op.source(), false)) {
             self.operations.pop_ready(path, index);
             let operation = self.operations.get(index)?;
             operation.move_on();
