@@ -198,13 +198,8 @@ impl<T: Transport> Driver<T> {
         }
         let elsewhere = status::is_of_path(status)
             && matches!(self.heads.admission(nsid), Admission::On(paths) if paths.has_other_than(path));
-        let association = self.paths[path].association.as_ref();
-        let asked = association.map(|a| a.controller().retry_delay(status)).unwrap_or_default();
-        let (recovery, paths) = (&self.paths[path].recovery, self.paths.len());
-        let effect = match status::is_without_effect(status) {
-            true => Effect::Nothing,
-            false => Effect::of(status::block_error(status)),
-        };
+        let (path, paths) = (&self.paths[path], self.paths.len());
+        let effect = Effect::of_status(status);
         self.operations.on_part_failed(now, index, effect, |operation, waited| {
             if doubt {
                 return Fate::Requeue(Duration::ZERO);
@@ -212,7 +207,7 @@ impl<T: Transport> Driver<T> {
             if is_pair && !status::is_without_effect(status) {
                 return Fate::Fail(status::block_error(status));
             }
-            match recovery.fate_of_failed(status, operation.begun, waited, asked) {
+            match path.fate_of_failed(status, operation.begun, waited) {
                 // Once on each path at once.
                 _ if elsewhere && usize::from(operation.begun) < paths => Fate::Requeue(Duration::ZERO),
                 fate => fate,
