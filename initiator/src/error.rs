@@ -249,8 +249,9 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// What a command may have done that ended with this status.
-    pub(crate) fn of_status(status: Status) -> Self {
+    /// What a command may have done that ended with this status, which is not success.
+    #[must_use]
+    pub fn of_status(status: Status) -> Self {
         match status::is_without_effect(status) {
             true => Self::Nothing,
             false => Self::of(status::block_error(status)),
