@@ -234,6 +234,25 @@ fn dsm_with_hints_alone_succeeds_over_tcp() {
     let site = Site::new("hints").expect("a site");
     let disk = site.disk("disk.img", (BLOCKS * BLOCK) as u64);
     site.configure(&format!("transport = \"tcp\"\n{}", site.subsystem(&[disk]))).expect("a configuration");
+/// With hints it is one command, of which a target deallocates what it takes at once.
+#[test]
+fn dsm_with_hints_deallocates_all_or_says_what_one_command_may() {
+    const MOST: usize = 1 << 20;
+    let site = Site::new("dsm-most").expect("a site");
+    let disk = site.disk("disk.img", ((MOST + 1) * BLOCK) as u64);
+    site.configure(&site.subsystem(&[disk])).expect("a configuration");
+    let target = site.serve().expect("a target");
+    let blocks = (MOST + 1).to_string();
+    let all = ["--slbs=0", "--blocks", &blocks, "--ad"];
+    let with_hint = [&all[..], &["--idw"]].concat();
+    let parts = ["up to 1048576 blocks", "of up to 1048577 blocks", "--ad without hints"];
+    fails(&mut call(&site, "dsm", &with_hint), &parts).expect("the expected error message");
+    succeeds(&mut call(&site, "dsm", &all)).expect("it is split");
+    let most = MOST.to_string();
+    succeeds(&mut call(&site, "dsm", &["--slbs=1", "--blocks", &most, "--ad", "--idw"])).expect("it fits");
+    target.stop().expect("the target stops");
+}
+
     let target = site.serve().expect("a target");
     for hints in [&["--idr"][..], &["--idw"], &["--idr", "--idw"]] {
         let arguments = [&["-t", "tcp", "--slbs=16,32", "-b", "8,8"], hints].concat();
