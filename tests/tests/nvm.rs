@@ -128,6 +128,11 @@ fn blocks_and_their_file_are_named_as_nvme_cli_names_them_or_it_is_said_why_not(
             &["--data-size 4096", "2 block(s)", "8192 bytes"],
         );
     }
+    fails(
+        &mut call(&site, "read", &["-z", "4096", &from]),
+        &["--data-size 4096", "4194304 bytes", "--start-block 0 --block-count 0"],
+    )
+    .expect("the expected error message");
     assert!(disk(&site) == data, "nothing of that was done");
     // That it might be a file's name is no help.
     let output = process::run(&mut call(&site, "read", &["--no-such"])).expect("nvmf");
@@ -229,11 +234,6 @@ fn dsm_deallocates_only_its_ranges() {
     target.stop().expect("the target stops");
 }
 
-#[test]
-fn dsm_with_hints_alone_succeeds_over_tcp() {
-    let site = Site::new("hints").expect("a site");
-    let disk = site.disk("disk.img", (BLOCKS * BLOCK) as u64);
-    site.configure(&format!("transport = \"tcp\"\n{}", site.subsystem(&[disk]))).expect("a configuration");
 /// With hints it is one command, of which a target deallocates what it takes at once.
 #[test]
 fn dsm_with_hints_deallocates_all_or_says_what_one_command_may() {
@@ -253,6 +253,11 @@ fn dsm_with_hints_deallocates_all_or_says_what_one_command_may() {
     target.stop().expect("the target stops");
 }
 
+#[test]
+fn dsm_with_hints_alone_succeeds_over_tcp() {
+    let site = Site::new("hints").expect("a site");
+    let disk = site.disk("disk.img", (BLOCKS * BLOCK) as u64);
+    site.configure(&format!("transport = \"tcp\"\n{}", site.subsystem(&[disk]))).expect("a configuration");
     let target = site.serve().expect("a target");
     for hints in [&["--idr"][..], &["--idw"], &["--idr", "--idw"]] {
         let arguments = [&["-t", "tcp", "--slbs=16,32", "-b", "8,8"], hints].concat();
