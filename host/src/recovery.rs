@@ -6,6 +6,9 @@ use core::time::Duration;
 use nvme_proto::Status;
 use nvmf_block::BlockError;
 
+/// The most that statuses may have a command wait (CRD), all together, where I/O waits for ever.
+const ASKED_MAX: Duration = Duration::from_secs(600);
+
 /// What to do about a lost association.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecoveryPolicy {
@@ -276,11 +279,16 @@ impl Recovery {
         self.phase != Phase::Over && !self.io_failed
     }
 
-    /// What becomes of a command that was in flight when the association was lost; it was lost `ago` for the first time, if this is
-    /// not the first. However often: on a bad network every connection is lost soon.
+    /// What becomes of a command that was in flight when the association was lost, which has happened to it `losses` times, for the
+    /// first time `ago`. It is issued again a number of times whatever the time: fences and a long way may take all of that. And
+    /// in the time that a lost controller is waited for, however often: on a bad network every connection is lost soon. (Where no
+    /// path leads to the disk, [`Decision::FailIo`] ends it sooner.) `overdue`: how often it was itself what the association was
+    /// given up for. Each time, that has cost everybody else a connection: it is done for a number of times only.
     #[must_use]
-    pub fn fate_of_lost(&self, ago: Option<Duration>) -> Fate {
-        let again = ago.is_none_or(|ago| self.io_wait_max().is_none_or(|most| ago < most));
+    pub fn fate_of_lost(&self, losses: u8, overdue: u8, ago: Duration) -> Fate {
+        let RecoveryPolicy { retries_max, ctrl_loss_timeout, .. } = self.policy;
+        let in_time = losses <= retries_max || ctrl_loss_timeout.is_none_or(|most| ago < most);
+        let again = in_time && overdue <= retries_max;
         match self.may_queue() {
             true if again => Fate::Requeue(Duration::ZERO),
             true => Fate::Fail(BlockError::Aborted),
@@ -302,7 +310,9 @@ impl Recovery {
         }
         let factor = 1_u32.checked_shl(issued.saturating_sub(1).into()).unwrap_or(u32::MAX);
         let delay = self.policy.retry_delay.saturating_mul(factor).min(self.policy.reconnect_delay_max);
-        Fate::Requeue(delay.max(asked))
+        // No status has it wait for longer than I/O does.
+        let left = self.io_wait_max().unwrap_or(ASKED_MAX).saturating_sub(waited);
+        Fate::Requeue(delay.max(asked.min(left)))
     }
 
     /// How long I/O waits for a lost connection, or for its disk, before it fails; `None` is for ever.

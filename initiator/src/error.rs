@@ -2,9 +2,9 @@
 
 use crate::Buffer;
 use core::fmt;
-use nvme_proto::{Nqn, Nsid};
+use nvme_proto::{Nqn, Nsid, Status};
 use nvmf_block::BlockError;
-use nvmf_host::{AssociationError, Mismatch, Namespace};
+use nvmf_host::{AssociationError, Mismatch, Namespace, status};
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -249,6 +249,15 @@ pub enum Effect {
 }
 
 impl Effect {
+    /// What a command may have done that ended with this status, which is not success.
+    #[must_use]
+    pub fn of_status(status: Status) -> Self {
+        match status::is_without_effect(status) {
+            true => Self::Nothing,
+            false => Self::of(status::block_error(status)),
+        }
+    }
+
     /// What a command may have done that failed so.
     pub(crate) fn of(error: BlockError) -> Self {
         match error {

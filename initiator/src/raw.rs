@@ -1,16 +1,15 @@
 //! Raw commands: any Admin command and any I/O command, as it is on the wire, with a bounded amount of data.
 //!
-//! [`Connection::raw_admin`] sends to the Admin queue, [`Connection::raw_io`] to an I/O queue. A raw command is sent
-//! once: it is never split at the controller's limits, and never issued again after a loss. Its namespace is the one
-//! that has the NSID when it arrives. [`Device::raw_io`], and a [`Device`]'s own commands (reservations, Identify), go
-//! to no other disk than the one that was opened.
+//! [`Connection::raw_admin`] sends to the Admin queue, [`Connection::raw_io`] to an I/O queue. A raw command is carried
+//! out once at most: it is never split at the controller's limits, and never issued again after a loss. Its namespace is the
+//! one that has the NSID when it arrives. [`Device::raw_io`], and a [`Device`]'s own commands (reservations, Identify), go
+//! to no other disk than the one that was opened; what of these was refused before anything was done is sent again.
 
 use crate::driver::{AdminReply, QueueKind};
 use crate::{Connection, Device, Error};
 use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
 use nvme_proto::{Nsid, Sqe};
 use nvmf_host::admin::AdminCommand;
-use nvmf_host::status::{is_of_path, is_without_effect};
 use nvmf_host::{AdminData, Command};
 
 /// The most data of an Admin command, in bytes.
@@ -114,8 +113,8 @@ impl Connection {
 
 impl Device {
     /// Sends any I/O command but those of Fabrics to the disk, whatever NSID it names, over a path that the disk's operations
-    /// go over: it waits for one as they do. Over a path that answers that it gives no access nothing was done, and another
-    /// one gets it. Else as [`Connection::raw_io`].
+    /// go over: it waits for one as they do. It is sent again, as they are, where the status says that nothing of it was done: over
+    /// another path where one gives no access, and in the end where the namespace is not ready yet. Else as [`Connection::raw_io`].
     ///
     /// # Errors
     /// [`Error::Raw`]; [`Error::Foreign`], or [`Error::Io`] with [`Effect::Nothing`](crate::Effect::Nothing), when it was not
@@ -132,16 +131,8 @@ impl Device {
     ) -> Result<AdminReply, Error> {
         command.sqe = command.sqe.with_nsid(self.nsid());
         let command = command.for_io()?;
-        // One for all tries.
-        let (until, mut others) = (self.deadline(), self.connection().paths().len());
-        loop {
-            let reply = self.ask(what, QueueKind::Io, command.clone(), until).await?;
-            let status = reply.outcome.status;
-            if others == 0 || !(is_of_path(status) && is_without_effect(status)) {
-                return Ok(reply);
-            }
-            others -= 1;
-        }
+        // One time for all tries.
+        self.ask(what, QueueKind::Io, command, self.deadline()).await
     }
 }
 

@@ -597,6 +597,43 @@ fn server_killed_at_any_moment_leaves_nothing_in_the_way() {
     target.stop().expect("a clean stop");
 }
 
+/// What a unit has attached may be in use by the time that it is looked at.
+#[test]
+fn persisted_disk_whose_unit_has_started_is_not_taken_away() {
+    let (site, target) = site("persist-unit");
+    let (config, programs) = (site.path("etc"), site.path("programs"));
+    std::fs::create_dir(&programs).expect("a folder");
+    let systemctl = programs.join("systemctl");
+    let file = config.join("attach.d/disk1.toml");
+    let (calls, path) = (site.path("calls"), std::env::var("PATH").unwrap_or_default());
+    // Whether the unit starts, what is said, whether what was written stays.
+    for (start, part, stays) in [(1, "does not start", false), (0, "has started, and goes on", true)] {
+        let double = format!(
+            "#!/bin/sh\necho \"$1\" >> {}\n[ \"$1\" != enable ] || exit {start}\nexit 1\n",
+            calls.display()
+        );
+        std::fs::write(&systemctl, double).expect("a program");
+        std::fs::set_permissions(&systemctl, std::fs::Permissions::from_mode(0o755)).expect("its mode");
+        std::fs::write(&calls, "").expect("a file");
+        let plain = attaching(&site, &["--persist", "disk1"]);
+        let mounted = "mount -t tmpfs tmpfs /run && mkdir -p /run/systemd/system || exit 99; exec \"$@\"";
+        let mut call = Command::new("unshare");
+        call.args(["--mount", "sh", "-c", mounted, "sh"]).arg(plain.get_program()).args(plain.get_args());
+        let mut call = site.apart(call);
+        call.env("NVMF_CONFIG_DIR", &config).env("PATH", format!("{}:{path}", programs.display()));
+        let output = process::run(&mut call).expect("unshare");
+        let said = String::from_utf8_lossy(&output.stderr);
+        if said.contains("unshare failed") || output.status.code() == Some(99) {
+            eprintln!("left out: nothing can be mounted here: {said}");
+            return target.stop().expect("a clean stop");
+        }
+        assert!(output.status.code() == Some(1) && said.contains(part), "{said}");
+        let calls = std::fs::read_to_string(&calls).expect("calls");
+        assert_eq!((calls.contains("disable"), file.exists()), (!stays, stays), "{calls}{said}");
+    }
+    target.stop().expect("a clean stop");
+}
+
 #[test]
 fn persisted_disk_is_attached_from_its_file() {
     let (site, target) = site("persist");

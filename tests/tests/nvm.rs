@@ -128,6 +128,11 @@ fn blocks_and_their_file_are_named_as_nvme_cli_names_them_or_it_is_said_why_not(
             &["--data-size 4096", "2 block(s)", "8192 bytes"],
         );
     }
+    fails(
+        &mut call(&site, "read", &["-z", "4096", &from]),
+        &["--data-size 4096", "4194304 bytes", "--start-block 0 --block-count 0"],
+    )
+    .expect("the expected error message");
     assert!(disk(&site) == data, "nothing of that was done");
     // That it might be a file's name is no help.
     let output = process::run(&mut call(&site, "read", &["--no-such"])).expect("nvmf");
@@ -226,6 +231,25 @@ fn dsm_deallocates_only_its_ranges() {
     data[..8 * BLOCK].fill(0);
     data[512 * BLOCK..528 * BLOCK].fill(0);
     assert!(disk(&site) == data, "the two ranges, and no other block");
+    target.stop().expect("the target stops");
+}
+
+/// With hints it is one command, of which a target deallocates what it takes at once.
+#[test]
+fn dsm_with_hints_deallocates_all_or_says_what_one_command_may() {
+    const MOST: usize = 1 << 20;
+    let site = Site::new("dsm-most").expect("a site");
+    let disk = site.disk("disk.img", ((MOST + 1) * BLOCK) as u64);
+    site.configure(&site.subsystem(&[disk])).expect("a configuration");
+    let target = site.serve().expect("a target");
+    let blocks = (MOST + 1).to_string();
+    let all = ["--slbs=0", "--blocks", &blocks, "--ad"];
+    let with_hint = [&all[..], &["--idw"]].concat();
+    let parts = ["up to 1048576 blocks", "of up to 1048577 blocks", "--ad without hints"];
+    fails(&mut call(&site, "dsm", &with_hint), &parts).expect("the expected error message");
+    succeeds(&mut call(&site, "dsm", &all)).expect("it is split");
+    let most = MOST.to_string();
+    succeeds(&mut call(&site, "dsm", &["--slbs=1", "--blocks", &most, "--ad", "--idw"])).expect("it fits");
     target.stop().expect("the target stops");
 }
 

@@ -30,6 +30,11 @@ const ANSWER_MAX: u64 = 1 << 20;
 )]
 pub(super) struct OtherVersion;
 
+/// A disk cannot have what is asked for, as it is attached: to ask again is of no use.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Unable(pub(crate) String);
+
 /// Who asks at once; others are turned away.
 const ASKERS_MAX: usize = 16;
 
@@ -57,6 +62,8 @@ enum Answer {
     Done,
     /// What was asked for cannot be done.
     Refused(String),
+    /// Nor can it ever be, as this disk is attached.
+    Unable(String),
     /// A question of another version.
     Unknown,
 }
@@ -125,7 +132,12 @@ async fn answer_to(question: Question, control: &Arc<Control>, further: Further)
             // Whoever asked may have gone when it is made: it is written down all the same.
             let made = tokio::spawn(add_path(Arc::clone(control), further, name)).await;
             if let Err(error) = made.map_err(Into::into).flatten() {
-                return Answer::Refused(chain(&error));
+                let is_for_good = error.is::<Unable>();
+                return if is_for_good {
+                    Answer::Unable(chain(&error))
+                } else {
+                    Answer::Refused(chain(&error))
+                };
             }
         }
     }
@@ -138,7 +150,7 @@ async fn add_path(control: Arc<Control>, further: Further, name: String) -> Resu
     let named = name.clone();
     // Keys are read.
     let path = spawn_blocking(move || further.path(&named)).await??;
-    control.add_path(name, &path).await.map_err(|reason| anyhow!("{reason}"))
+    control.add_path(name, &path).await
 }
 
 /// Asks the server whose socket lies there; what it says of its statistics, if it was asked for them.
@@ -159,6 +171,7 @@ pub(super) fn ask(path: &Path, question: &Question) -> Result<Option<Statistics>
         Ok(Answer::Statistics(statistics)) => Ok(Some(*statistics)),
         Ok(Answer::Done) => Ok(None),
         Ok(Answer::Refused(reason)) => bail!("{reason}"),
+        Ok(Answer::Unable(reason)) => bail!(Unable(reason)),
         Ok(Answer::Unknown) => bail!(OtherVersion),
         Err(_) => bail!("its server's answer cannot be read"),
     }
@@ -189,6 +202,7 @@ mod tests {
     #[test]
     fn server_of_another_version_is_said_to_be_that() {
         assert!(said("\"unknown\"\n").is::<OtherVersion>());
+        assert!(said("{\"unable\":\"why\"}\n").is::<Unable>());
         assert_eq!(said("{\"newer\":1}\n").to_string(), "its server's answer cannot be read");
         assert_eq!(said("").to_string(), "its server's answer cannot be read");
         let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,8 @@
 //! What the threads that serve a disk are told by others.
 
 use super::counted::Counters;
-use anyhow::Result;
+use crate::print::chain;
+use anyhow::{Result, anyhow};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nvmf_initiator::PathOptions;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -39,7 +40,7 @@ pub(super) struct Control {
 pub(super) struct NewPath {
     pub(super) options: PathOptions,
     /// Told when it is made, or why it cannot be.
-    pub(super) made: oneshot::Sender<Result<(), String>>,
+    pub(super) made: oneshot::Sender<Result<()>>,
 }
 
 /// How one of the threads is reached.
@@ -104,12 +105,12 @@ impl Control {
     ///
     /// # Errors
     /// Why one of them cannot. Those that could keep it, and say that they have it when they are asked again.
-    pub(super) async fn add_path(&self, name: String, path: &PathOptions) -> Result<(), String> {
+    pub(super) async fn add_path(&self, name: String, path: &PathOptions) -> Result<()> {
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let asked: Vec<_> = lines.iter().map(|line| line.add_path(path.clone())).collect();
         let (threads, mut having, mut refused) = (asked.len(), 0, None);
         for made in asked {
-            match made.await.unwrap_or_else(|_| Err("its server is ending".to_owned())) {
+            match made.await.unwrap_or_else(|_| Err(anyhow!("its server is ending"))) {
                 Ok(()) => having += 1,
                 Err(reason) => refused = refused.or(Some(reason)),
             }
@@ -121,9 +122,9 @@ impl Control {
         match refused {
             None => Ok(()),
             Some(reason) if having == 0 => Err(reason),
-            Some(reason) => Err(format!(
-                "{having} of the disk's {threads} queues have the path and use it, the others cannot ({reason}): when they can, add it \
-                 again"
+            Some(reason) => Err(anyhow!(
+                "{having} of the disk's {threads} queues have the path and use it, the others cannot ({}): when they can, add it again",
+                chain(&reason)
             )),
         }
     }
@@ -163,7 +164,7 @@ impl Line {
     }
 
     /// What hears when the thread has made this path.
-    fn add_path(&self, options: PathOptions) -> oneshot::Receiver<Result<(), String>> {
+    fn add_path(&self, options: PathOptions) -> oneshot::Receiver<Result<()>> {
         let (made, is_made) = oneshot::channel();
         self.paths.lock().unwrap_or_else(PoisonError::into_inner).push(NewPath { options, made });
         self.set(&self.add_paths);
@@ -231,13 +232,13 @@ mod tests {
             let make = async {
                 for (line, made) in lines.iter().zip(threads) {
                     let [path] = <[NewPath; 1]>::try_from(line.takes_paths()).unwrap();
-                    path.made.send(made.map_err(str::to_owned)).unwrap();
+                    path.made.send(made.map_err(|reason| anyhow!("{reason}"))).unwrap();
                 }
             };
             Ok(tokio::join!(asked, make).0)
         });
         let written = control.added.lock().unwrap().clone();
-        (said.unwrap(), written)
+        (said.unwrap().map_err(|reason| reason.to_string()), written)
     }
 
     #[test]

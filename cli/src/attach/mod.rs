@@ -53,6 +53,7 @@ mod stop;
 mod ublk;
 mod vhost;
 
+pub(crate) use answer::Unable;
 pub(crate) use counted::{Kind, Statistics, step_us};
 pub(crate) use form::Form;
 pub(crate) use guard::{Restart, guard};

@@ -383,7 +383,7 @@ impl Remote {
 
     fn tell(&mut self) {
         for NewPath { options, made } in self.line.takes_paths() {
-            let added = self.add_path(options).map_err(|error| chain(&error));
+            let added = self.add_path(options);
             // Whoever asked may not wait any more.
             let _ = made.send(added);
         }

@@ -6,7 +6,7 @@
 //! that these threads start are bound in the same way. The thread that answers signals, and starts a guard, is not.
 
 use super::AttachOptions;
-use anyhow::{Result, ensure};
+use super::answer::Unable;
 use nvmf_initiator::{Options, PathOptions, Preference, TransportOptions};
 use nvmf_rdma_any::ProviderSelection;
 use seccompiler::SeccompCmpArgLen::{Dword, Qword};
@@ -177,16 +177,22 @@ pub(super) fn confine(options: &AttachOptions, with_socket: bool) {
 
 /// Refuses a path over an RDMA device that is added to a disk whose threads may not open one. The filter cannot tell
 /// such a device from another file, so only disks that are attached over RDMA may open any for writing.
-pub(super) fn check_added(options: &AttachOptions, reached: &Options, path: &PathOptions) -> Result<()> {
+pub(super) fn check_added(
+    options: &AttachOptions,
+    reached: &Options,
+    path: &PathOptions,
+) -> Result<(), Unable> {
     if !options.seccomp || has_rdma(&options.connection) {
         return Ok(());
     }
-    ensure!(
-        !is_over_device(reached, path, Path::new(RDMA_DEVICES)),
+    if !is_over_device(reached, path, Path::new(RDMA_DEVICES)) {
+        return Ok(());
+    }
+    Err(Unable(
         "it would be over an RDMA device, and what serves this disk may open none, because no path of its attach call is over \
          rdma (a seccomp filter): detach it, and attach it with this path (--path ADDRESS/rdma) or with --no-seccomp"
-    );
-    Ok(())
+            .to_owned(),
+    ))
 }
 
 /// Whether a path of the call is over RDMA: a device that there is, or that may come.

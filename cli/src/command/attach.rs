@@ -5,7 +5,7 @@ use super::target::NamespaceArguments;
 use super::{Format, Output, Verbosity, given_options};
 use crate::attach::{self, AttachOptions, Ended, Form, Listed, QUEUES_MAX, Registry, Restart, SocketOptions};
 use crate::connect::Transport;
-use crate::discovery::{Subsystem, add_missing_paths, config, options_of};
+use crate::discovery::{Added, Subsystem, add_missing_paths, config, options_of};
 use crate::print::{OutputClosed, chain, complain, document, human, line, print_json, wrong_arguments};
 use anyhow::{Context, Result, bail, ensure};
 use nvme_proto::{Nqn, Nsid};
@@ -298,7 +298,9 @@ impl Attach {
     /// Gives a disk that is attached already the paths of this call that it does not have.
     pub(super) fn add_missing_paths(&self, listed: &Listed) -> Result<()> {
         let target = &self.disk.namespace.target;
-        add_missing_paths(listed, &target.host()?, &target.whole_paths()?).map(drop)
+        // Each was named: one that the disk cannot have is a failure, too.
+        let Added { failed, unable, .. } = add_missing_paths(listed, &target.host()?, &target.whole_paths()?);
+        failed.or(unable).map_or(Ok(()), Err)
     }
 
     /// Prints nvme-cli's `config.json` of this call, if that is asked for.
@@ -334,27 +336,34 @@ impl Attach {
     fn attach_persistently(&self, name: &str) -> Result<Attachment> {
         let Written { file, is_new } = persist::write(name)?;
         let (unit, has_systemd) = (format!("nvmf-attach@{name}.service"), Path::new(SYSTEMD).exists());
-        let attached = match has_systemd {
-            true => attach_by_unit(&unit, &file),
-            false => attach::in_background(arguments()),
+        let undo = || {
+            if is_new && let Err(error) = std::fs::remove_file(&file) {
+                complain(format_args!("{} cannot be removed: {error}", file.display()));
+            }
         };
-        match &attached {
-            Err(_) if is_new => {
-                if has_systemd {
+        if has_systemd {
+            start(&unit, &file).inspect_err(|_| {
+                if is_new {
                     // Nor does it try again, now or at the next boot.
                     let _ = systemctl(&["disable", "--now", &unit]).status();
                 }
-                if let Err(error) = std::fs::remove_file(&file) {
-                    complain(format_args!("{} cannot be removed: {error}", file.display()));
-                }
-            }
-            Ok(_) if !has_systemd => complain(format_args!(
-                "this machine does not run systemd: have it run `nvmf attach --from {}` at boot",
-                file.display()
-            )),
-            _ => {}
+                undo();
+            })?;
+            // From here on somebody may use the disk.
+            return disk_of(&unit).with_context(|| {
+                format!(
+                    "{unit} has started, and goes on, but its disk is not found (nvmf list; journalctl -u {unit}; systemctl disable \
+                     --now {unit} takes it away, and {} with its options stays)",
+                    file.display()
+                )
+            });
         }
-        attached
+        let attached = attach::in_background(arguments()).inspect_err(|_| undo())?;
+        complain(format_args!(
+            "this machine does not run systemd: have it run `nvmf attach --from {}` at boot",
+            file.display()
+        ));
+        Ok(attached)
     }
 }
 
@@ -365,17 +374,23 @@ fn systemctl(arguments: &[&str]) -> Command {
 }
 
 /// Has systemd attach the disk of this file now and at every boot.
-fn attach_by_unit(unit: &str, file: &Path) -> Result<Attachment> {
+fn start(unit: &str, file: &Path) -> Result<()> {
     let enabled = systemctl(&["enable", "--now", unit]).status().context("cannot run systemctl")?;
     ensure!(
         enabled.success(),
         "{unit}, of {}, does not start: journalctl -u {unit} says why",
         file.display()
     );
-    let main = systemctl(&["show", unit, "-P", "MainPID"]).output()?;
+    Ok(())
+}
+
+/// The disk that the main process of this unit serves.
+fn disk_of(unit: &str) -> Result<Attachment> {
+    let main = systemctl(&["show", unit, "-P", "MainPID"]).output().context("cannot run systemctl")?;
     let pid = String::from_utf8_lossy(&main.stdout).trim().parse::<u32>().unwrap_or_default();
     let disk = Registry::of_this_user().list()?.into_iter().find(|listed| listed.disk.pid == pid);
-    Ok(disk.with_context(|| format!("{unit} has started, but its disk is gone again"))?.disk)
+    let disk = disk.with_context(|| format!("no attached disk has its process ({pid}) as its server"))?;
+    Ok(disk.disk)
 }
 
 /// There where systemd runs.

@@ -3,7 +3,7 @@
 use super::nvm::bytes;
 use super::raw::number;
 use crate::print::wrong_arguments;
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use nvmf_initiator::Device;
 use std::path::PathBuf;
 
@@ -52,7 +52,14 @@ impl Blocks {
 
     /// Fails where this many bytes are not those that were named.
     pub(super) fn check_size(&self, device: &Device, len: u64) -> Result<()> {
-        self.size.check(device, len)
+        let checked = self.size.check(device, len);
+        match self.names_a_range() {
+            true => checked,
+            false => checked.context(
+                "which blocks --data-size is of is not said: what nvme-cli does without them, one block from block 0 on, is \
+                 --start-block 0 --block-count 0 here",
+            ),
+        }
     }
 }
 

@@ -1,13 +1,13 @@
 //! `nvmf flush`, `nvmf dsm` and `nvmf write-zeroes`: commands of the NVM command set that move no data.
 
-use super::raw::{Queue, number, send_over};
+use super::raw::{accepted, number};
 use super::refused::{AbsentOfBlocks, NoShortOptions, NoShortOptionsOfRanges};
 use super::target::NamespaceArguments;
 use super::waiting::Waiting;
 use crate::connect::connect;
 use crate::print::{line, wrong_arguments};
 use crate::runtime::run;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use nvme_proto::Nqn;
 use nvme_proto::admin::identify::oncs;
 use nvme_proto::nvm::{DatasetManagement, DsmRange};
@@ -128,17 +128,20 @@ impl Dsm {
             ));
         }
         run(async {
-            let (connection, device) = open(&self.namespace, Some(DATASET_MANAGEMENT)).await?;
-            self.attached.check(&connection, &device, &self.namespace.nqn)?;
-            if self.idw || self.idr {
-                let hinted = self.hint(&connection, &device).await;
+            let has_hints = self.idw || self.idr;
+            // Hints are one command, whose answer is waited for as that of any raw command.
+            let namespace = if has_hints { self.namespace.answered_soon() } else { self.namespace.clone() };
+            let (connection, device) = open(&namespace, Some(DATASET_MANAGEMENT)).await?;
+            self.attached.check(&connection, &device, &namespace.nqn)?;
+            let waiting = Waiting::new(&namespace, &connection, device.nsid());
+            if has_hints {
+                let hinted = self.hint(&device, &waiting).await;
                 connection.close().await;
                 return hinted;
             }
             let ranges = self.slbs.iter().zip(&self.blocks);
             // All ranges are checked before the first is deallocated.
             let ranges = ranges.map(|(&start, &blocks)| bytes(&device, start, blocks.into()));
-            let waiting = Waiting::new(&self.namespace, &connection, device.nsid());
             for (offset, len) in ranges.collect::<Result<Vec<_>>>()? {
                 waiting.tell(device.deallocate(offset, len)).await?;
             }
@@ -148,7 +151,7 @@ impl Dsm {
     }
 
     /// Sends all of it in one command, with its hints.
-    async fn hint(&self, connection: &Connection, device: &Device) -> Result<()> {
+    async fn hint(&self, device: &Device, waiting: &Waiting) -> Result<()> {
         ensure!(
             self.slbs.len() <= RANGES_MAX,
             "--slbs names {} ranges, and one command with hints has room for {RANGES_MAX} here: give them in several calls",
@@ -159,6 +162,9 @@ impl Dsm {
             Ok(DsmRange::new(start, u32::try_from(blocks).context("a range has up to 4294967295 blocks")?))
         };
         let ranges = self.slbs.iter().zip(&self.blocks).map(range).collect::<Result<Vec<_>>>()?;
+        if self.ad {
+            self.check_limits(device)?;
+        }
         let command = DatasetManagement {
             ranges: ranges.len() as u16,
             deallocate: self.ad,
@@ -167,8 +173,35 @@ impl Dsm {
         let raw = RawCommand::new(NvmOpcode::DATASET_MANAGEMENT.0, device.nsid())
             .with_dwords(command.emit(device.nsid()).dwords())
             .sending(ranges.as_bytes().to_vec());
-        send_over(connection, Queue::Io, "Dataset Management", |_| Ok(raw)).await?;
+        let what = "Dataset Management";
+        let reply =
+            waiting.tell(device.raw_io(raw)).await.map_err(|error| match waiting.not_sent(&error) {
+                Some(why) => anyhow!("{what}: {why}"),
+                None => error.into(),
+            })?;
+        accepted(reply, what)?;
         line("dsm: success")
+    }
+
+    /// Of one command the controller deallocates what it takes at once, and leaves the rest without saying so.
+    fn check_limits(&self, device: &Device) -> Result<()> {
+        let Some(namespace) = device.namespace() else { return Ok(()) };
+        let limits = namespace.limits;
+        let (ranges, longest) = (self.blocks.len(), self.blocks.iter().max().copied().unwrap_or(0));
+        let together: u128 = self.blocks.iter().copied().map(u128::from).sum();
+        let fits = ranges <= limits.deallocate_ranges.into()
+            && longest <= limits.deallocate_blocks.into()
+            && together <= limits.deallocate_command_blocks.into();
+        ensure!(
+            fits,
+            "--ad with --idr or --idw is one command, and the controller deallocates up to {} ranges of up to {} blocks by one, \
+             {} blocks together; these are {ranges} ranges of up to {longest} blocks, {together} together: give them in several \
+             calls, or --ad without hints, which is split",
+            limits.deallocate_ranges,
+            limits.deallocate_blocks,
+            limits.deallocate_command_blocks
+        );
+        Ok(())
     }
 }
 

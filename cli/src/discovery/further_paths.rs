@@ -2,43 +2,71 @@
 
 use super::arguments::parse;
 use super::engine::{Place, Subsystem, SubsystemPath};
-use crate::attach::Listed;
+use crate::attach::{Listed, Unable};
 use anyhow::Result;
 use nvmf_attached::AttachedPath;
 use nvmf_initiator::HostIdentity;
 
-/// Gives an attached disk those of these paths that it does not have, if it is this host's; how many those are.
-pub(crate) fn add_missing_paths(
-    listed: &Listed,
-    host: &HostIdentity,
-    paths: &[SubsystemPath],
-) -> Result<usize> {
+/// What became of paths that a disk did not have.
+#[derive(Debug, Default)]
+pub(crate) struct Added {
+    /// How many it has now.
+    pub(crate) count: usize,
+    /// Why one could not be made, for now.
+    pub(crate) failed: Option<anyhow::Error>,
+    /// Why it can never have one, as it is attached.
+    pub(crate) unable: Option<anyhow::Error>,
+}
+
+impl Added {
+    /// That of another disk as well.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self {
+            count: self.count + other.count,
+            failed: self.failed.or(other.failed),
+            unable: self.unable.or(other.unable),
+        }
+    }
+
+    fn add(&mut self, place: &Place, made: Result<()>) {
+        // The others are not worse for it.
+        let Err(error) = made else { return self.count += 1 };
+        let why = if error.is::<Unable>() { &mut self.unable } else { &mut self.failed };
+        why.get_or_insert(error.context(format!("the path over {place}")));
+    }
+}
+
+impl From<anyhow::Error> for Added {
+    fn from(error: anyhow::Error) -> Self {
+        Self { failed: Some(error), ..Self::default() }
+    }
+}
+
+/// Gives an attached disk those of these paths that it does not have, if it is this host's.
+pub(crate) fn add_missing_paths(listed: &Listed, host: &HostIdentity, paths: &[SubsystemPath]) -> Added {
+    let mut added = Added::default();
     if listed.disk.host_nqn != host.nqn.as_str() {
-        return Ok(0);
+        return added;
     }
     let is_there = |path: &&SubsystemPath| listed.disk.paths.iter().any(|attached| path.is_at(attached));
     // A disk that was attached over TLS is reached in no other way.
     let insists = listed.disk.tls;
     let is_able = |path: &&SubsystemPath| !insists || path.place.transport == "tcp";
     let mut missing: Vec<_> = paths.iter().filter(|path| !is_there(path) && is_able(path)).cloned().collect();
-    let mut failed = None;
     for path in &mut missing {
         if insists && !path.has_tls() {
             path.options.push("--tls".to_owned());
         }
-        if let Err(error) = listed.add_path(&path.text()) {
-            // The others are not worse for it.
-            failed.get_or_insert(error.context(format!("the path over {}", path.place)));
-        }
+        added.add(&path.place, listed.add_path(&path.text()));
     }
-    failed.map_or(Ok(missing.len()), Err)
+    added
 }
 
 impl Subsystem {
-    /// Gives an attached disk of it those of its paths that it does not have; how many those are.
-    pub(super) fn add_missing_paths(&self, listed: &Listed) -> Result<usize> {
-        let host = parse(&self.arguments())?.0.target.host()?;
-        add_missing_paths(listed, &host, &self.paths)
+    /// Gives an attached disk of it those of its paths that it does not have.
+    pub(super) fn add_missing_paths(&self, listed: &Listed) -> Added {
+        let host = parse(&self.arguments()).and_then(|(attach, _)| attach.target.host());
+        host.map_or_else(Added::from, |host| add_missing_paths(listed, &host, &self.paths))
     }
 }
 
@@ -62,6 +90,21 @@ impl SubsystemPath {
 mod tests {
     use super::super::sources::tests::place;
     use super::*;
+
+    #[test]
+    fn path_that_a_disk_can_never_have_is_no_failure_and_hides_no_other() {
+        let mut added = Added::default();
+        added.add(&place("rdma", "192.0.2.1", 4420), Err(Unable("a seccomp filter".to_owned()).into()));
+        added.add(&place("tcp", "192.0.2.1", 4420), Ok(()));
+        let other = Added { count: 1, ..Added::default() };
+        let Added { count, failed, unable } = added.and(other);
+        assert_eq!((count, failed.map(|error| error.to_string())), (2, None));
+        assert!(unable.is_some_and(|error| format!("{error:#}").contains("a seccomp filter")));
+        let mut added = Added::default();
+        added.add(&place("tcp", "192.0.2.2", 4420), Err(anyhow::anyhow!("no descriptor is left")));
+        added.add(&place("tcp", "192.0.2.1", 4420), Ok(()));
+        assert_eq!((added.count, added.failed.is_some()), (1, true));
+    }
 
     #[test]
     fn path_is_that_of_an_attached_disk_if_it_leads_from_the_same_place_to_the_same_place() {

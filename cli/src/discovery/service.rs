@@ -2,6 +2,7 @@
 
 use super::engine::{Action, Controller, Detached, Disk, Engine, Entry, Seen, Subsystem, host};
 use super::entries::entries;
+use super::further_paths::Added;
 use super::mdns::{Announced, Browser};
 use super::policy::Policy;
 use super::sources::Sources;
@@ -57,8 +58,8 @@ enum Event {
     Log(Controller, Vec<Entry>),
     Namespaces(Seen, Vec<u32>),
     Attached(Disk, Result<Box<Attachment>>),
-    /// How many paths it was given.
-    PathsAdded(Disk, Result<usize>),
+    /// Which paths it was given.
+    PathsAdded(Disk, Added),
     Detached(Disk, Detached),
     /// A controller or a subsystem cannot be reached.
     Failed(String),
@@ -257,7 +258,7 @@ impl Service {
                 self.engine.on_attached(now, &disk, false);
             }
             Event::PathsAdded(disk, added) => {
-                self.engine.on_paths_added(now, &disk, added.is_ok());
+                self.engine.on_paths_added(now, &disk, added.failed.is_none());
                 self.paths_were_added(disk, added);
             }
             Event::Detached(disk, how) => self.engine.on_detached(now, &disk, how),
@@ -267,21 +268,23 @@ impl Service {
         self.act();
     }
 
-    fn paths_were_added(&mut self, disk: Disk, added: Result<usize>) {
+    fn paths_were_added(&mut self, disk: Disk, Added { count, failed, unable }: Added) {
         let Disk { nqn, nsid } = &disk;
-        let failure = match added {
-            Ok(count) => {
-                let more = format!("{nqn} namespace {nsid} has {count} more path(s), which discovery lists");
-                match self.follows {
-                    _ if count == 0 => {}
-                    true => tracing::info!("{more}"),
-                    false => self.outcome.extended.push(more),
-                }
-                self.without_paths.remove(&disk);
-                return;
+        if count > 0 {
+            let more = format!("{nqn} namespace {nsid} has {count} more path(s), which discovery lists");
+            match self.follows {
+                true => tracing::info!("{more}"),
+                false => self.outcome.extended.push(more),
             }
-            Err(error) => format!("{nqn} namespace {nsid}: {}", chain(&error)),
+        }
+        if let Some(error) = unable {
+            tracing::debug!("{nqn} namespace {nsid} is left without a path: {}", chain(&error));
+        }
+        let Some(error) = failed else {
+            self.without_paths.remove(&disk);
+            return;
         };
+        let failure = format!("{nqn} namespace {nsid}: {}", chain(&error));
         // It is tried again and again.
         if self.without_paths.get(&disk) != Some(&failure) {
             self.fail(failure.clone());
@@ -366,11 +369,12 @@ impl Service {
                 let listed = Registry::of_this_user().list()?;
                 // The same disk may be attached twice, or as another host.
                 let each = listed.iter().filter(|listed| of(&listed.disk) == meant);
-                let added = each.map(|listed| subsystem.add_missing_paths(listed)).collect::<Vec<_>>();
-                added.into_iter().sum()
+                Ok(each
+                    .fold(Added::default(), |added, listed| added.and(subsystem.add_missing_paths(listed))))
             };
             let added =
                 spawn_blocking(add).await.unwrap_or_else(|_| Err(anyhow!("the adding thread has ended")));
+            let added = added.unwrap_or_else(Added::from);
             let _ = tell.send(Event::PathsAdded(disk, added));
         });
     }

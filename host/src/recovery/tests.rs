@@ -57,12 +57,12 @@ fn attempts_back_off_until_the_loss_timeout() {
 fn fast_io_fail_does_not_end_reconnecting() {
     let policy = RecoveryPolicy { fast_io_fail_timeout: Some(5 * SECOND), ..RecoveryPolicy::default() };
     let mut recovery = ready(policy);
-    assert_eq!(recovery.fate_of_lost(None), Fate::Requeue(Duration::ZERO));
+    assert_eq!(recovery.fate_of_lost(1, 0, Duration::ZERO), Fate::Requeue(Duration::ZERO));
     let decisions = fail_until_over(&mut recovery);
     let fail_io = decisions.iter().position(|decision| *decision == (6 * SECOND, Decision::FailIo));
     assert!(fail_io.is_some_and(|at| at + 2 < decisions.len()));
     assert!(!recovery.may_queue());
-    assert_eq!(recovery.fate_of_lost(None), Fate::Fail(BlockError::Gone));
+    assert_eq!(recovery.fate_of_lost(1, 0, Duration::ZERO), Fate::Fail(BlockError::Gone));
 }
 
 #[test]
@@ -125,20 +125,36 @@ fn command_is_retried_a_limited_number_of_times() {
 }
 
 #[test]
-fn lost_command_is_issued_again_for_as_long_as_io_waits() {
+fn status_has_no_command_wait_for_longer_than_io_waits() {
+    const HOUR: Duration = Duration::from_secs(3600);
     let policy = RecoveryPolicy { ctrl_loss_timeout: Some(60 * SECOND), ..RecoveryPolicy::default() };
-    let fate = |policy, ago| ready(policy).fate_of_lost(ago);
-    let fast = RecoveryPolicy { fast_io_fail_timeout: Some(5 * SECOND), ..policy };
-    let at_once = RecoveryPolicy { fast_io_fail_timeout: Some(Duration::ZERO), ..policy };
-    for (policy, most) in [(policy, 60 * SECOND), (fast, 5 * SECOND), (at_once, Duration::ZERO)] {
-        assert_eq!(fate(policy, None), Fate::Requeue(Duration::ZERO), "the first loss");
-        assert_eq!(fate(policy, Some(most)), Fate::Fail(BlockError::Aborted), "the device is there");
-        if let Some(earlier) = most.checked_sub(SECOND) {
-            assert_eq!(fate(policy, Some(earlier)), Fate::Requeue(Duration::ZERO));
-        }
+    let never = RecoveryPolicy { ctrl_loss_timeout: None, ..policy };
+    for status in [Status::INTERNAL_ERROR, Status::ANA_TRANSITION] {
+        let status = status.with_crd(1);
+        let fate = |policy, waited| ready(policy).fate_of_failed(status, 1, waited, HOUR);
+        assert_eq!(fate(policy, Duration::ZERO), Fate::Requeue(60 * SECOND));
+        assert_eq!(fate(policy, 50 * SECOND), Fate::Requeue(10 * SECOND));
+        assert_eq!(fate(never, Duration::ZERO), Fate::Requeue(600 * SECOND));
+        assert_eq!(fate(never, HOUR), Fate::Requeue(never.retry_delay));
+    }
+}
+
+#[test]
+fn lost_command_is_issued_again_for_as_long_as_a_lost_controller_is_waited_for() {
+    let policy = RecoveryPolicy { ctrl_loss_timeout: Some(60 * SECOND), ..RecoveryPolicy::default() };
+    let fate = |policy, losses, ago| ready(policy).fate_of_lost(losses, 0, ago);
+    let (again, aborted) = (Fate::Requeue(Duration::ZERO), Fate::Fail(BlockError::Aborted));
+    for fast_io_fail_timeout in [None, Some(5 * SECOND), Some(Duration::ZERO)] {
+        // The time for fast failure counts while no path is there.
+        let policy = RecoveryPolicy { fast_io_fail_timeout, ..policy };
+        assert_eq!(fate(policy, 3, 1_000_000 * SECOND), again, "after few losses, whatever the time");
+        assert_eq!(fate(policy, u8::MAX, 59 * SECOND), again);
+        assert_eq!(fate(policy, 4, 60 * SECOND), aborted, "the device is there");
     }
     let never = RecoveryPolicy { ctrl_loss_timeout: None, ..policy };
-    assert_eq!(fate(never, Some(1_000_000 * SECOND)), Fate::Requeue(Duration::ZERO));
+    assert_eq!(fate(never, u8::MAX, 1_000_000 * SECOND), again);
+    assert_eq!(ready(never).fate_of_lost(u8::MAX, 3, SECOND), again);
+    assert_eq!(ready(never).fate_of_lost(u8::MAX, 4, SECOND), aborted, "it ends each association itself");
 }
 
 #[test]

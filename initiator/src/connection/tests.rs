@@ -512,9 +512,44 @@ fn raw_command_that_is_sent_again_has_one_time_for_all_its_tries() {
     };
     assert!(matches!(result, Err(Error::TimedOut { .. })), "{result:?}");
     // Had it had the whole time again, that would be more.
-    assert!(refused.is_none_or(|refused| refused.elapsed() < most));
+    assert!(refused.expect("it was refused").elapsed() < most);
     site.target.hold = false;
     site.target.held.clear();
+}
+
+/// A host's operations on a disk are not over when it comes back: its namespace answers Not Ready for a while.
+#[test]
+fn reservation_command_waits_for_a_namespace_that_is_not_ready() {
+    let mut site = Site::new(1);
+    let disk = site.disk();
+    let not_ready = |_: &Capsule, io: bool| io.then_some(Status::NAMESPACE_NOT_READY);
+    site.target.refuse = not_ready;
+    let mut registered = pin!(disk.register(7, false));
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let result = loop {
+        if let Poll::Ready(result) = poll(registered.as_mut()) {
+            break result;
+        }
+        assert!(Instant::now() < deadline, "it waits on");
+        site.turn();
+        if site.target.seen.len() == 2 {
+            site.target.refuse = |_, _| None;
+        }
+    };
+    result.expect("registered");
+    assert_eq!(site.target.seen.len(), 3);
+}
+
+#[test]
+fn reservation_command_that_was_refused_before_it_began_has_done_nothing() {
+    let mut site = Site::new(1);
+    let disk = site.disk();
+    site.target.refuse = |_, io| io.then_some(Status::NAMESPACE_NOT_READY.with_dnr());
+    let error = site.run(disk.register(7, false)).expect("it ends").expect_err("refused");
+    assert_eq!(error.effect(), Effect::Nothing, "{error}");
+    site.target.refuse = |_, io| io.then_some(Status::COMMAND_INTERRUPTED);
+    let error = site.run(disk.register(7, false)).expect("it ends").expect_err("interrupted");
+    assert_eq!(error.effect(), Effect::Unknown, "{error}");
 }
 
 /// The target is started again, with a write cache or without: that is told at a connect.

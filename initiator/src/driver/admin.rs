@@ -7,9 +7,9 @@ use super::policy::PathSet;
 use super::{Driver, DriverEvent};
 use crate::transport::Transport;
 use core::time::Duration;
-use nvme_proto::Nsid;
+use nvme_proto::{Nsid, Status};
 use nvmf_host::admin::AdminCommand;
-use nvmf_host::{Association, Outcome, status};
+use nvmf_host::{Association, Fate, Outcome, status};
 use std::collections::VecDeque;
 
 /// The reply to an admin command.
@@ -59,6 +59,14 @@ struct Waiting {
     queue: QueueKind,
     recipient: Recipient,
     command: AdminCommand,
+    /// How often it was sent.
+    sent: u8,
+    /// When it was refused first.
+    refused_at: Option<Duration>,
+    /// It is not sent before.
+    not_before: Option<Duration>,
+    /// Nobody waits for it any longer.
+    withdrawn: bool,
 }
 
 impl Waiting {
@@ -70,15 +78,23 @@ impl Waiting {
 /// Commands that wait for a path, or for room.
 #[derive(Debug, Default)]
 pub(super) struct AdminCommands {
-    waiting: VecDeque<Waiting>,
-    /// Those that were sent, and for which namespace.
-    sent: Vec<(u32, Nsid)>,
+    waiting: Vec<Waiting>,
+    /// Those that were sent.
+    sent: Vec<Waiting>,
+}
+
+impl AdminCommands {
+    /// When one that was refused may be sent again.
+    pub(super) fn poll_timeout(&self) -> Option<Duration> {
+        self.waiting.iter().filter_map(|waiting| waiting.not_before).min()
+    }
 }
 
 impl<T: Transport> Driver<T> {
     /// Takes an admin command or a raw command of the user's; [`DriverEvent::Admin`] follows with this number. With
     /// several paths it goes to the first one that is ready and leads to its namespace, else to the first that is
-    /// ready, if it is for the controller.
+    /// ready, if it is for the controller. What is for a disk, to an I/O queue, is sent again where its status says that nothing of it
+    /// was done and time or another path may cure that, for as long as operations are.
     pub fn submit_command(
         &mut self,
         number: u32,
@@ -87,21 +103,36 @@ impl<T: Transport> Driver<T> {
         command: AdminCommand,
     ) {
         if self.may_queue() {
-            self.admin.waiting.push_back(Waiting { number, queue, recipient, command });
+            self.admin.waiting.push(Waiting {
+                number,
+                queue,
+                recipient,
+                command,
+                sent: 0,
+                refused_at: None,
+                not_before: None,
+                withdrawn: false,
+            });
         } else {
             self.events.push_back(DriverEvent::Admin(number, Err(Unanswered::NotSent)));
         }
     }
 
-    /// Forgets a command that was not sent yet: nobody waits for it any longer. No event follows then.
+    /// Forgets a command that was not sent yet, or not again: nobody waits for it any longer. No event follows then.
     pub fn withdraw_command(&mut self, number: u32) {
         self.admin.waiting.retain(|waiting| waiting.number != number);
+        if let Some(sent) = self.admin.sent.iter_mut().find(|sent| sent.number == number) {
+            sent.withdrawn = true;
+        }
     }
 
     /// Sends the user's commands, as far as there is room. Nobody knows what they change: while anything is fenced, they wait.
     pub(super) fn issue_admin(&mut self, now: Duration) {
         if self.admin.waiting.is_empty() {
             return;
+        }
+        for waiting in &mut self.admin.waiting {
+            waiting.not_before.take_if(|at| *at <= now);
         }
         let heads = &self.heads;
         fail(&mut self.admin.waiting, &mut self.events, |waiting| {
@@ -114,18 +145,17 @@ impl<T: Transport> Driver<T> {
         let (heads, paths) = (&self.heads, &mut self.paths);
         let mut full = [false; 2];
         let AdminCommands { waiting, sent } = &mut self.admin;
-        waiting.retain(|waiting| {
+        let is_sent = |waiting: &mut Waiting| {
             let full = &mut full[usize::from(waiting.queue == QueueKind::Io)];
-            if *full {
-                return true;
+            if *full || waiting.not_before.is_some() {
+                return false;
             }
-            let Some(path) = path_for(heads, paths, waiting) else { return true };
+            let Some(path) = path_for(heads, paths, waiting) else { return false };
             *full = !send(now, path, waiting);
-            if !*full {
-                sent.push((waiting.number, waiting.nsid()));
-            }
-            *full
-        });
+            waiting.sent = waiting.sent.saturating_add(u8::from(!*full));
+            !*full
+        };
+        sent.extend(waiting.extract_if(.., is_sent));
     }
 
     /// A command that was sent has ended. What its status says of the way to its namespace counts for the next one, and for
@@ -137,15 +167,40 @@ impl<T: Transport> Driver<T> {
         number: u32,
         reply: Result<AdminReply, Unanswered>,
     ) {
-        let sent = self.admin.sent.iter().position(|(sent, _)| *sent == number);
-        let nsid = sent.map(|at| self.admin.sent.swap_remove(at).1);
-        if let (Some(nsid), Ok(AdminReply { outcome: Outcome { status, .. }, .. })) = (nsid, &reply)
-            && status::is_of_path(*status)
-        {
-            self.paths[path].on_ana_status(now, nsid, *status);
-            self.check_heads(now, None);
+        let sent = self.admin.sent.iter().position(|sent| sent.number == number);
+        let sent = sent.map(|at| self.admin.sent.swap_remove(at));
+        if let (Some(sent), Ok(AdminReply { outcome: Outcome { status, .. }, .. })) = (sent, &reply) {
+            if status::is_of_path(*status) {
+                self.paths[path].on_ana_status(now, sent.nsid(), *status);
+                self.check_heads(now, None);
+            }
+            if status::is_without_effect(*status)
+                && let Some(again) = self.again(now, path, sent, *status)
+            {
+                return self.admin.waiting.push(again);
+            }
         }
         self.events.push_back(DriverEvent::Admin(number, reply));
+    }
+
+    /// A command that was refused before anything of it was done, if it is sent again, as an operation is. (What is for the
+    /// controller is for this one.)
+    fn again(&self, now: Duration, path: usize, mut sent: Waiting, status: Status) -> Option<Waiting> {
+        let is_for_disk = sent.recipient == Recipient::OpenedDisk && sent.queue == QueueKind::Io;
+        if !is_for_disk || sent.withdrawn {
+            return None;
+        }
+        let refused_at = *sent.refused_at.get_or_insert(now);
+        let admission = self.heads.admission(sent.nsid());
+        let elsewhere = matches!(admission, Admission::On(paths) if paths.has_other_than(path));
+        if !(status::is_of_path(status) && elsewhere && usize::from(sent.sent) < self.paths.len()) {
+            let waited = now.saturating_sub(refused_at);
+            match self.paths[path].fate_of_failed(status, sent.sent, waited) {
+                Fate::Requeue(delay) => sent.not_before = Some(now.saturating_add(delay)),
+                Fate::Fail(_) => return None,
+            }
+        }
+        Some(sent)
     }
 
     pub(super) fn fail_admin(&mut self) {
@@ -192,11 +247,7 @@ fn path_for<'a, T: Transport>(
 }
 
 /// Ends the commands that are meant, of which nothing was sent.
-fn fail(
-    waiting: &mut VecDeque<Waiting>,
-    events: &mut VecDeque<DriverEvent>,
-    is_meant: impl Fn(&Waiting) -> bool,
-) {
+fn fail(waiting: &mut Vec<Waiting>, events: &mut VecDeque<DriverEvent>, is_meant: impl Fn(&Waiting) -> bool) {
     waiting.retain(|waiting| {
         let fails = is_meant(waiting);
         if fails {

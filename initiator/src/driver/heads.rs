@@ -236,6 +236,11 @@ impl Sight {
         all.into_iter().find(|paths| !paths.is_empty()).unwrap_or_default()
     }
 
+    /// No path shows a disk there, or says that there is one.
+    fn is_nowhere(&self) -> bool {
+        self.shown().with(self.foreign).is_empty() && !self.unknown
+    }
+
     /// The paths that show the disk that was opened.
     fn shown(&self) -> PathSet {
         self.optimized.with(self.non_optimized).with(self.no_access)
@@ -312,6 +317,7 @@ impl<T: Transport> Driver<T> {
         let others_away = self.paths.iter().any(|path| !path.is_ready() && !path.recovery.is_over());
         let first = &self.paths[0];
         let (wait_max, waits) = (first.recovery.io_wait_max(), first.config.wait_for_disk);
+        let mut forgotten = Vec::new();
         for (&nsid, head) in heads {
             let sight = Sight::of(&self.paths, &head.opened, back);
             head.paths = sight.paths(*looked_into);
@@ -334,6 +340,10 @@ impl<T: Transport> Driver<T> {
             }
             if ready.is_empty() {
                 // Nothing new is known.
+                continue;
+            }
+            if !head.in_use && sight.is_nowhere() {
+                forgotten.push(nsid);
                 continue;
             }
             let was_removed = core::mem::take(&mut head.removed);
@@ -374,6 +384,8 @@ impl<T: Transport> Driver<T> {
                 blocked.fails_at = Some(now);
             }
         }
+        // A controller may show others without end.
+        forgotten.iter().for_each(|nsid| drop(self.heads.heads.remove(nsid)));
         if self.heads.is_any_cached() {
             self.fences.on_cache();
         }

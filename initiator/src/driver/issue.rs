@@ -8,7 +8,7 @@ use crate::Effect;
 use crate::transport::Transport;
 use core::time::Duration;
 use nvme_proto::{Nsid, Status};
-use nvmf_block::{BlockError, Geometry};
+use nvmf_block::{BlockError, BlockRange, Geometry};
 use nvmf_host::io::{Operation, Parts};
 use nvmf_host::{Association, Fate, Namespace, Outcome, Recovery, status};
 
@@ -114,9 +114,10 @@ impl<T: Transport> Driver<T> {
             self.operations.settle(index);
             return None;
         }
-        if !self.fences.is_empty()
-            && op.range().is_some_and(|range| self.fences.holds(nsid, range, op.writes()))
-        {
+        let holds = |range: Option<BlockRange>, changes| {
+            range.is_some_and(|range| self.fences.holds(nsid, range, changes))
+        };
+        if !self.fences.is_empty() && (holds(op.range(), op.writes()) || holds(op.source(), false)) {
             self.operations.pop_ready(path, index);
             let operation = self.operations.get(index)?;
             operation.move_on();
@@ -197,13 +198,8 @@ impl<T: Transport> Driver<T> {
         }
         let elsewhere = status::is_of_path(status)
             && matches!(self.heads.admission(nsid), Admission::On(paths) if paths.has_other_than(path));
-        let association = self.paths[path].association.as_ref();
-        let asked = association.map(|a| a.controller().retry_delay(status)).unwrap_or_default();
-        let (recovery, paths) = (&self.paths[path].recovery, self.paths.len());
-        let effect = match status::is_without_effect(status) {
-            true => Effect::Nothing,
-            false => Effect::of(status::block_error(status)),
-        };
+        let (path, paths) = (&self.paths[path], self.paths.len());
+        let effect = Effect::of_status(status);
         self.operations.on_part_failed(now, index, effect, |operation, waited| {
             if doubt {
                 return Fate::Requeue(Duration::ZERO);
@@ -211,7 +207,7 @@ impl<T: Transport> Driver<T> {
             if is_pair && !status::is_without_effect(status) {
                 return Fate::Fail(status::block_error(status));
             }
-            match recovery.fate_of_failed(status, operation.begun, waited, asked) {
+            match path.fate_of_failed(status, operation.begun, waited) {
                 // Once on each path at once.
                 _ if elsewhere && usize::from(operation.begun) < paths => Fate::Requeue(Duration::ZERO),
                 fate => fate,
@@ -225,9 +221,9 @@ impl<T: Transport> Driver<T> {
         let any = self.paths.iter().map(|path| &path.recovery).find(|recovery| recovery.may_queue());
         let recovery: &Recovery = any.unwrap_or(own);
         let shut = self.shut;
-        self.operations.on_lost(now, path, |ago| match shut {
+        self.operations.on_lost(now, path, |operation, ago| match shut {
             true => Fate::Fail(BlockError::Gone),
-            false => recovery.fate_of_lost(ago),
+            false => recovery.fate_of_lost(operation.losses, operation.overdue, ago),
         });
     }
 }

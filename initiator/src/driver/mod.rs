@@ -369,8 +369,10 @@ impl<T: Transport> Driver<T> {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {
         let paths = self.paths.iter().filter_map(Path::poll_timeout).min();
-        [paths, self.operations.poll_timeout(), self.heads.poll_timeout(), self.fences.poll_timeout()]
+        let waiting = [self.operations.poll_timeout(), self.admin.poll_timeout()];
+        [paths, self.heads.poll_timeout(), self.fences.poll_timeout()]
             .into_iter()
+            .chain(waiting)
             .flatten()
             .min()
     }

@@ -46,6 +46,14 @@ impl Op {
         }
     }
 
+    /// The blocks that a copy reads.
+    pub(super) fn source(&self) -> Option<BlockRange> {
+        match self {
+            Self::Block(_) => None,
+            Self::Copy { range, from, .. } => Some(BlockRange::new(*from, range.blocks)),
+        }
+    }
+
     /// The buffer that it names.
     pub(super) fn buffer(&self) -> Option<Buffer> {
         match self {

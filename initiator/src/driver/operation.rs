@@ -62,8 +62,11 @@ pub(super) struct Operation {
     not_before: Option<Duration>,
     /// When a part of it first failed.
     failed_at: Option<Duration>,
-    /// When it was first lost with its connection.
+    /// When it was first lost with its connection, and how often.
     lost_at: Option<Duration>,
+    pub(super) losses: u8,
+    /// How often a path was given up because a command of it was not answered in time.
+    pub(super) overdue: u8,
     /// It stands in the queue of those that have something to issue, or to be given to a path.
     pub(super) queued: bool,
     /// It stands among those that wait.
@@ -192,6 +195,8 @@ impl Operations {
             not_before: None,
             failed_at: None,
             lost_at: None,
+            losses: 0,
+            overdue: 0,
             queued: false,
             waits: false,
         };
@@ -452,20 +457,34 @@ impl Operations {
         }
     }
 
+    /// Its path is given up because it has not answered a command of this operation: another path may.
+    pub(super) fn on_overdue(&mut self, index: u32) {
+        if let Some(operation) = self.get(index) {
+            operation.overdue = operation.overdue.saturating_add(1);
+            operation.avoid = operation.path;
+        }
+    }
+
     /// A path's connections are gone, and with them whatever was in flight. `fate` says what becomes of an operation, given how long ago
-    /// it was lost for the first time, if it was before.
-    pub(super) fn on_lost(&mut self, now: Duration, path: usize, fate: impl Fn(Option<Duration>) -> Fate) {
+    /// it was lost for the first time.
+    pub(super) fn on_lost(
+        &mut self,
+        now: Duration,
+        path: usize,
+        fate: impl Fn(&Operation, Duration) -> Fate,
+    ) {
         for index in 0..self.all.len() as u32 {
             let Some(operation) = self.get(index) else { continue };
             if operation.path != Some(path) || operation.parts.is_none() {
                 continue;
             }
+            let lost_at = *operation.lost_at.get_or_insert(now);
+            operation.losses = operation.losses.saturating_add(1);
             // Whether a pair took effect is not known, and nobody may do it again but who can find out.
             let fate = match operation.op.is_pair() && operation.outstanding > 0 {
                 true => Fate::Fail(BlockError::Aborted),
-                false => fate(operation.lost_at.map(|lost_at| now.saturating_sub(lost_at))),
+                false => fate(operation, now.saturating_sub(lost_at)),
             };
-            operation.lost_at.get_or_insert(now);
             if operation.outstanding > 0 {
                 operation.may_have_been_done();
             }

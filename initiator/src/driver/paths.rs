@@ -160,6 +160,7 @@ impl<T: Transport> Driver<T> {
                 }
             }
             Note::ResetEnded { impacted, successful } => self.on_reset_ended(number, impacted, successful),
+            Note::Overdue(index) => self.operations.on_overdue(index),
             Note::Failed { error, was_ready } => self.on_path_failed(now, number, error, was_ready),
             Note::Closed(lost) => {
                 if let Some(lost) = lost.filter(|_| !self.shut) {

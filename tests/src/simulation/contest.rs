@@ -237,7 +237,7 @@ impl Contest {
         if let Err(error) = result {
             let reach = Reach { end: self.base + contender.block + 1, writes: false };
             let path = &host.paths[contender.path];
-            if !path.may_fail(now, contender.since) {
+            if !path.may_fail(now, contender.since, error) {
                 rights.check_refusal(path.id, &[reach], contender.since, error, &what);
             }
             contender.doing = match then {

@@ -339,7 +339,7 @@ impl<N: Network> Host<N> {
             Purpose::Flush(_) => self.reaches(&(blocks.start..blocks.start), writes),
             _ => self.reaches(blocks, writes),
         };
-        if !self.paths[path].may_fail(self.now, since) {
+        if !self.paths[path].may_fail(self.now, since, error) {
             rights.check_refusal(self.paths[path].id, &reaches, since, error, what);
         }
         match purpose {
@@ -372,7 +372,7 @@ impl<N: Network> Host<N> {
         }
         let what = format!("host {}, path {path}, {purpose:?} of {blocks:?}", self.number);
         if let Err(error) = completion.result
-            && (rights::is_refusal(error) || self.paths[path].may_fail(self.now, running.since))
+            && (rights::is_refusal(error) || self.paths[path].may_fail(self.now, running.since, error))
             && error != BlockError::CompareFailed
         {
             return self.on_refused(slot, running, error, rights, &what);

@@ -9,10 +9,11 @@ use crate::rng::Rng;
 use crate::worker_setup::WorkerSetup;
 use core::time::Duration;
 use nvme_proto::{HostId, Nqn, Nsid, Status};
-use nvmf_block::{BlockOp, Completion, Tag};
+use nvmf_block::{BlockError, BlockOp, Completion, Tag};
 use nvmf_host::Association;
 use nvmf_host::NamespaceIdentity;
 use nvmf_host::admin::AdminCommand;
+use nvmf_host::status::block_error;
 use nvmf_initiator::driver::{
     AdminReply, Driver, DriverConfig, DriverEvent, PathPolicy, QueueKind, Recipient, Route,
 };
@@ -308,10 +309,13 @@ impl<N: Network> Path<N> {
         }
     }
 
-    /// Whether an operation that was begun then may have failed by now because it waited too long.
-    pub(super) fn may_fail(&self, now: Duration, since: Duration) -> bool {
+    /// Whether an operation that was begun then may have failed so by now because it waited too long: for a route, for however
+    /// long it was under way itself; or for its namespace, which was not ready.
+    pub(super) fn may_fail(&self, now: Duration, since: Duration, error: BlockError) -> bool {
         let waited = |most: Duration| now >= since.saturating_add(most);
-        self.routes.fast_io_fail.is_some_and(waited) || self.failed_at.is_some_and(|at| at >= since)
+        let of_status = error == block_error(Status::NAMESPACE_NOT_READY);
+        self.failed_at.is_some_and(|at| at >= since)
+            || of_status && self.routes.fast_io_fail.is_some_and(waited)
     }
 
     /// Whether a route is lost, or something may still be carried out by a controller that was.

@@ -62,7 +62,7 @@ pub(super) async fn send_over(
 }
 
 /// A reply, if the command was successful.
-fn accepted(reply: AdminReply, what: &str) -> Result<AdminReply> {
+pub(super) fn accepted(reply: AdminReply, what: &str) -> Result<AdminReply> {
     match reply.outcome.status.is_success() {
         true => Ok(reply),
         false => bail!("the controller refused {what}: {}", reply.outcome.status),

@@ -14,7 +14,7 @@ use nvme_proto::nvm::reservation::{
     ReservationType,
 };
 use nvmf_initiator::raw::RawCommand;
-use nvmf_initiator::{AdminReply, Error};
+use nvmf_initiator::{AdminReply, Effect, Error};
 use serde_json::{Value, json};
 
 #[derive(clap::Args)]
@@ -128,17 +128,30 @@ fn answered(
     was_lost: bool,
     waiting: &Waiting,
 ) -> Result<AdminReply> {
+    let effect = match &reply {
+        Ok(reply) => Effect::of_status(reply.outcome.status),
+        Err(error) => error.effect(),
+    };
     let explain = |error| match waiting.not_sent(&error) {
         Some(why) => anyhow!("{what}: {why}"),
         None => error.into(),
     };
     let reply = reply.map_err(explain).and_then(|reply| accepted(reply, what));
-    reply.map_err(|error| match was_lost {
-        true => error.context(
+    reply.map_err(|error| match doubt(was_lost, effect) {
+        Some(doubt) => error.context(doubt),
+        None => error,
+    })
+}
+
+/// What may be in force of a command that failed, its last try with this effect.
+fn doubt(was_lost: bool, effect: Effect) -> Option<&'static str> {
+    match (was_lost, effect) {
+        (true, _) => Some(
             "the path that had it first was lost, and it may have been carried out there (nvmf resv-report shows)",
         ),
-        false => error,
-    })
+        (false, Effect::Nothing) => None,
+        (false, _) => Some("it may have been carried out, or may yet be (nvmf resv-report shows)"),
+    }
 }
 
 /// Sends a command that changes something.
@@ -227,5 +240,20 @@ impl Report {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvme_proto::Status;
+
+    #[test]
+    fn command_that_may_be_in_force_is_said_to_be() {
+        let of = |status| doubt(false, Effect::of_status(status));
+        assert!(of(Status::COMMAND_INTERRUPTED).is_some_and(|it| it.contains("may have been carried out")));
+        assert_eq!((of(Status::RESERVATION_CONFLICT), of(Status::NAMESPACE_NOT_READY)), (None, None));
+        let there = doubt(true, Effect::of_status(Status::RESERVATION_CONFLICT));
+        assert!(there.is_some_and(|it| it.contains("the path that had it first was lost")));
     }
 }

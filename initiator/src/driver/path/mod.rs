@@ -28,7 +28,7 @@ use link::IoEnd;
 use nvme_proto::admin::cross_controller_reset::ControllerInstance;
 use nvme_proto::{Nsid, Qid, Status};
 use nvmf_host::admin::AdminCommand;
-use nvmf_host::{Action, Association, AssociationError, Decision, Outcome, QueueFailure, Recovery};
+use nvmf_host::{Action, Association, AssociationError, Decision, Fate, Outcome, QueueFailure, Recovery};
 use queue::{Finished, Queue};
 use regions::Region;
 use std::collections::VecDeque;
@@ -46,6 +46,8 @@ pub(super) enum Note {
         impacted: ControllerInstance,
         successful: bool,
     },
+    /// A command of this operation was not answered in time, for which the association is given up.
+    Overdue(u32),
     /// The association failed; it was ready, or an attempt.
     Failed {
         error: AssociationError,
@@ -286,13 +288,20 @@ impl<T: Transport> Path<T> {
 
     fn poll_timers(&mut self, now: Duration) {
         let due = |at: Option<Duration>| at.is_some_and(|at| at <= now);
+        let mut ends = self.is_ready();
         for index in 0..self.queues.len() {
             let Some(queue) = &mut self.queues[index] else { continue };
             if due(queue.poll_timeout())
-                && queue.expired(now)
+                && let Some(owner) = queue.expired(now)
                 && let Some(association) = &mut self.association
             {
                 association.on_command_timeout(now, queue.qid);
+                // The first is what the association ends for, if it is not ending already.
+                if core::mem::take(&mut ends)
+                    && let Owner::Operation(index) = owner
+                {
+                    self.notes.push_back(Note::Overdue(index));
+                }
             }
         }
         if let Some(end) = self.io_end.take_if(|end| end.until <= now) {
@@ -327,6 +336,13 @@ impl<T: Transport> Path<T> {
         if let Some(association) = &mut self.association {
             association.on_ana_status(now, nsid, status);
         }
+    }
+
+    /// What becomes of a command that its controller failed, having been sent `sent` times, the first failure `waited` ago.
+    pub(super) fn fate_of_failed(&self, status: Status, sent: u8, waited: Duration) -> Fate {
+        let association = self.association.as_ref();
+        let asked = association.map(|it| it.controller().retry_delay(status)).unwrap_or_default();
+        self.recovery.fate_of_failed(status, sent, waited, asked)
     }
 
     /// Begins to reset another controller, which was lost; `false`: it cannot.

@@ -100,9 +100,11 @@ impl Queue {
         self.commands.poll_timeout()
     }
 
-    /// Whether a command is overdue.
-    pub(super) fn expired(&mut self, now: Duration) -> bool {
-        self.commands.pop_expired(now).is_some()
+    /// Whose command is overdue, if one is; named once.
+    pub(super) fn expired(&mut self, now: Duration) -> Option<Owner> {
+        let cid = self.commands.pop_expired(now)?;
+        let slot = *self.commands.get(cid)?;
+        self.requests[usize::from(slot)].as_ref().map(|request| request.owner)
     }
 
     /// Sends a command.

@@ -137,7 +137,7 @@ fn commands_for_a_disk_go_over_the_path_that_shows_it() {
 
 /// As an operation does: what was refused for want of access is not sent there again before there is some.
 #[test]
-fn command_that_a_path_gives_no_access_for_has_the_next_one_go_elsewhere() {
+fn command_that_a_path_gives_no_access_for_goes_elsewhere_and_so_does_the_next() {
     let mut rig = Rig::pair(config(), |_, target| target.set_access(AnaState::OPTIMIZED));
     rig.submit(1, read(0, 1));
     rig.run();
@@ -145,11 +145,66 @@ fn command_that_a_path_gives_no_access_for_has_the_next_one_go_elsewhere() {
     rig.target.refuse = transition;
     rig.target.hold_admin = Some(AdminOpcode::GET_LOG_PAGE);
     (0..2).for_each(|path| rig.target_of(path).seen.clear());
-    for (number, seen) in [(1, (1, 0)), (2, (1, 1))] {
+    for (number, seen) in [(1, (1, 1)), (2, (1, 2))] {
         rig.driver.submit_command(number, QueueKind::Io, Recipient::OpenedDisk, reservation_report());
         rig.run();
         assert_eq!((rig.target_of(0).seen.len(), rig.target_of(1).seen.len()), seen, "{:?}", ended(&rig));
     }
+}
+
+fn not_ready(_: &Capsule, io: bool) -> Option<Status> {
+    io.then_some(Status::NAMESPACE_NOT_READY)
+}
+
+/// The statuses of commands that ended.
+fn statuses(rig: &Rig) -> Vec<(u32, Status)> {
+    let status = |event: &DriverEvent| match event {
+        DriverEvent::Admin(number, Ok(reply)) => Some((*number, reply.outcome.status)),
+        _ => None,
+    };
+    rig.events.iter().filter_map(status).collect()
+}
+
+#[test]
+fn command_for_a_disk_that_is_not_ready_waits_until_it_is() {
+    let mut rig = opened();
+    rig.target.refuse = not_ready;
+    rig.driver.submit_command(RAW, QueueKind::Io, Recipient::OpenedDisk, reservation_report());
+    rig.driver.submit_command(IDENTIFY, QueueKind::Io, Recipient::Controller, reservation_report());
+    rig.pass(5 * SECOND);
+    assert_eq!(
+        statuses(&rig),
+        [(IDENTIFY, Status::NAMESPACE_NOT_READY)],
+        "what is for the controller is sent once"
+    );
+    rig.target.refuse = |_, _| None;
+    rig.pass(15 * SECOND);
+    assert_eq!(statuses(&rig)[1..], [(RAW, Status::SUCCESS)]);
+}
+
+#[test]
+fn command_for_a_disk_that_does_not_become_ready_ends_when_operations_do() {
+    let mut rig = opened();
+    rig.target.refuse = not_ready;
+    rig.driver.submit_command(RAW, QueueKind::Io, Recipient::OpenedDisk, reservation_report());
+    rig.submit(2, read(0, 1));
+    rig.pass(59 * SECOND);
+    assert_eq!((rig.result(2), statuses(&rig)), (None, vec![]));
+    rig.pass(12 * SECOND);
+    assert!(rig.result(2).is_some());
+    assert_eq!(statuses(&rig), [(RAW, Status::NAMESPACE_NOT_READY)]);
+}
+
+#[test]
+fn command_that_is_withdrawn_while_it_is_sent_is_not_sent_again() {
+    let mut rig = opened();
+    rig.target.hold = true;
+    rig.driver.submit_command(RAW, QueueKind::Io, Recipient::OpenedDisk, reservation_report());
+    rig.run();
+    rig.driver.withdraw_command(RAW);
+    rig.target.answer(0, Status::NAMESPACE_NOT_READY);
+    rig.pass(20 * SECOND);
+    assert_eq!(rig.target.seen.len(), 1);
 }
 
 #[test]

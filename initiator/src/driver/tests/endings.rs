@@ -79,6 +79,23 @@ fn memory_is_released_after_the_send_though_the_response_is_there() {
     assert!(released, "its SEND is done");
 }
 
+/// A write in the capsule exposes no key: a response that invalidates one is not its own, and may come before its SEND completes.
+#[test]
+fn foreign_key_before_the_send_completes_releases_nothing() {
+    let mut rig = Rig::ready();
+    rig.target.hold = true;
+    rig.submit(1, rig.write(0, 1, 0xaa));
+    rig.driver.flush(rig.now);
+    let refused = rig.driver.transport_mut(0).complete(Qid(1), 0, Some(7));
+    assert_eq!(refused, Err(Violation::ForeignKey { qid: Qid(1), key: 7 }));
+    rig.target.turn(rig.now);
+    let transport = rig.driver.transport_mut(0);
+    transport.poll();
+    let released = core::iter::from_fn(|| transport.next_arrival())
+        .any(|arrival| matches!(arrival, Arrival::Released(Qid(1), 0)));
+    assert!(!released, "its connection ends");
+}
+
 #[test]
 fn response_with_a_foreign_key_ends_the_association() {
     let mut rig = Rig::ready();

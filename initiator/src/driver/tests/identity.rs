@@ -57,6 +57,26 @@ fn another_disk_after_reconnect_gets_no_command() {
 }
 
 #[test]
+fn namespaces_that_are_shown_no_more_are_forgotten_but_for_those_in_use() {
+    let mut rig = Rig::ready();
+    rig.submit(1, read(0, 1));
+    rig.run();
+    let ours = rig.target.disks.remove(&1).expect("it is there");
+    for look in 1..=100 {
+        rig.target.disks = (0..8).map(|number| (8 * look + number, Disk::new(2, BLOCK, BLOCKS))).collect();
+        rig.target.announce();
+        rig.pass(2 * SECOND);
+        assert_eq!(rig.driver.heads.nsids().count(), 8 + 1, "look {look}");
+    }
+    rig.target.disks.insert(1, ours);
+    rig.target.announce();
+    rig.pass(2 * SECOND);
+    rig.submit(2, read(0, 1));
+    rig.run();
+    assert_eq!(rig.result(2), Some(Ok(())));
+}
+
+#[test]
 fn another_disk_after_change_gets_no_command() {
     for (name, change) in &OTHERS[..3] {
         let mut rig = Rig::ready_with(config(), |target| target.write_cache = false);

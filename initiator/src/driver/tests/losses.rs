@@ -1,6 +1,6 @@
 //! Lost connections: what the controller may still carry out, and when it is safe to write on.
 
-use super::super::{DriverConfig, DriverEvent, QueueKind, Recipient};
+use super::super::{DriverConfig, DriverEvent, Op, QueueKind, Recipient};
 use super::rig::{BLOCK, Rig, SECOND, config, read};
 use super::target::{Capsule, Target};
 use crate::Effect;
@@ -63,6 +63,9 @@ fn what_is_fenced_holds_only_the_same_blocks_back() {
     rig.submit(3, rig.write(8, 1, 0xaa));
     rig.submit(4, rig.write(3, 1, 0xaa));
     rig.submit(5, BlockOp::Flush);
+    // Who copies a block reads it.
+    rig.submit(10, Op::Copy { range: BlockRange::new(40, 4), from: 7, fua: false });
+    rig.submit(11, Op::Copy { range: BlockRange::new(50, 4), from: 8, fua: false });
     let overlapping = [(6, 7, 1), (7, 3, 2), (8, 0, 16)];
     for (tag, start, blocks) in overlapping {
         rig.submit(
@@ -72,10 +75,10 @@ fn what_is_fenced_holds_only_the_same_blocks_back() {
     }
     // Whoever was told that nobody knows what became of it finds it as it stays.
     rig.submit(9, read(7, 2));
-    for tag in 2..=5 {
+    for tag in [2, 3, 4, 5, 11] {
         assert!(ended_at(&mut rig, tag) < last + 2 * SECOND, "{tag} waits");
     }
-    for (tag, ..) in overlapping.into_iter().chain([(9, 7, 2)]) {
+    for (tag, ..) in overlapping.into_iter().chain([(9, 7, 2), (10, 7, 4)]) {
         assert!(ended_at(&mut rig, tag) + SECOND / 5 >= knows, "{tag} does not wait");
     }
 }
@@ -156,6 +159,29 @@ fn losses_leave_an_operation_the_tries_that_it_has_where_the_controller_fails_it
     rig.target.refuse = |_, _| None;
     rig.pass(SECOND);
     assert_eq!(rig.result(1), Some(Ok(())));
+}
+
+/// A path whose command is not answered in time is given up, and with it everybody's connection.
+#[test]
+fn operation_that_ends_its_own_association_each_time_is_aborted_after_its_tries() {
+    let recovery = RecoveryPolicy { ctrl_loss_timeout: None, ..config().recovery };
+    let mut rig = Rig::ready_with(DriverConfig { recovery, ..config() }, |_| {});
+    rig.target.hold = true;
+    rig.submit(1, read(4, 1));
+    rig.pass(SECOND);
+    // One that is in flight at the first two of the losses is not to blame.
+    rig.submit(2, read(5, 1));
+    let losses = |rig: &Rig| rig.events.iter().filter(|event| matches!(event, DriverEvent::Lost(_))).count();
+    while losses(&rig) < 2 {
+        rig.pass(SECOND);
+        assert!(rig.now < 120 * SECOND, "{:?}", rig.events);
+    }
+    rig.pass(5 * SECOND);
+    let of_second = rig.target.held.iter().position(|held| held.first_block() == 5).expect("sent again");
+    rig.target.answer(of_second, Status::SUCCESS);
+    rig.pass(180 * SECOND);
+    assert_eq!(rig.result(2), Some(Ok(())));
+    assert_eq!((rig.result(1), losses(&rig)), (Some(Err(BlockError::Aborted)), 4));
 }
 
 #[test]

@@ -212,6 +212,33 @@ fn late_write_of_a_lost_path_overwrites_nothing() {
     }
 }
 
+/// The fence of a lost path alone may take longer than operations wait where no path is left.
+#[test]
+fn second_loss_behind_a_fence_fails_nothing_while_a_path_is_there() {
+    let recovery = RecoveryPolicy { fast_io_fail_timeout: Some(5 * SECOND), ..config().recovery };
+    let mut rig = Rig::pair(DriverConfig { recovery, ..config() }, |_, target| target.hold = true);
+    rig.submit(1, rig.write(4, 1, 0xaa));
+    rig.run();
+    for loss in 1..=3 {
+        let path = usize::from(rig.target.held.is_empty());
+        assert_eq!(rig.target_of(path).held.len(), 1, "loss {loss}");
+        let before = rig.now;
+        rig.target_of(path).held.clear();
+        rig.target_of(path).disconnect_io();
+        passes(&mut rig, 2 * (KATO + KAS), |rig| (0..2).any(|path| !rig.target_of(path).held.is_empty()));
+        assert!(rig.now - before >= KATO, "it was fenced");
+        assert_eq!(rig.result(1), None, "loss {loss}");
+    }
+    for path in [0, 1] {
+        rig.target_of(path).hold = false;
+        while !rig.target_of(path).held.is_empty() {
+            rig.with_target(path, Target::release);
+        }
+    }
+    rig.run();
+    assert_eq!(rig.result(1), Some(Ok(())));
+}
+
 #[test]
 fn silent_path_is_found_out_in_keep_alive_time_under_load() {
     for policy in [PathPolicy::RoundRobin, PathPolicy::QueueDepth] {

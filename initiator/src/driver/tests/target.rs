@@ -80,6 +80,13 @@ struct Queue {
     entries: u16,
 }
 
+impl Capsule {
+    /// The first block that an I/O command names.
+    pub(crate) fn first_block(&self) -> u64 {
+        ReadWrite::parse(&self.sqe).slba
+    }
+}
+
 pub(crate) struct Target {
     provider: Loopback,
     cq: CompletionQueueId,

@@ -347,13 +347,14 @@ impl QueuePair {
         invalidated: Option<u32>,
     ) -> Result<bool, Violation> {
         let Some(slot) = &mut self.slots[usize::from(index)] else { return Ok(true) };
-        slot.complete = true;
         if let Some(key) = invalidated {
+            // The command stays incomplete: a completion of its SEND that comes behind this releases nothing.
             if slot.key != Some(RemoteKey(key)) {
                 return Err(Violation::ForeignKey { qid: self.qid, key });
             }
             slot.key = None;
         }
+        slot.complete = true;
         if slot.key.is_some() {
             self.pending_invalidations.push(index);
             self.post_pending(provider);
