@@ -78,6 +78,9 @@ fn what_is_fenced_holds_only_the_same_blocks_back() {
     for tag in [2, 3, 4, 5, 11] {
         assert!(ended_at(&mut rig, tag) < last + 2 * SECOND, "{tag} waits");
     }
+    for tag in 6..=10 {
+        assert_eq!(rig.result(tag), None, "{tag} does not wait");
+    }
     for (tag, ..) in overlapping.into_iter().chain([(9, 7, 2), (10, 7, 4)]) {
         assert!(ended_at(&mut rig, tag) + SECOND / 5 >= knows, "{tag} does not wait");
     }
