@@ -111,7 +111,12 @@ impl<'a> Files<'a> {
             ("Ceph's configuration", &self.conf, self.is_named),
             ("the keyring", keyring.unwrap_or(usual), keyring.is_some()),
         ];
+        // Where another one is named, nobody reads the usual one.
+        let is_usual = keyring.is_none() && self.keyring.is_none() && !self.conf_names_keyring();
         for (what, path, is_named) in files {
+            if what == "the keyring" && keyring.is_none() && !is_usual {
+                continue;
+            }
             let Err(error) = File::open(path) else { continue };
             let errno = error.raw_os_error().unwrap_or(libc::EIO);
             if is_named || errno != libc::ENOENT {

@@ -263,8 +263,9 @@ impl Daemon {
         let own = || self.exports().iter().filter(is_own);
         let elsewhere = self.known_elsewhere(nqn);
         let shown = registry.set_namespaces(nqn, own().map(Export::definition).chain(elsewhere).collect());
+        let taken: Vec<&Taken> = taken.collect();
         // Also where hosts see the namespaces of before.
-        for Taken { nsid, uuid, reservation, protection, .. } in taken {
+        for Taken { nsid, uuid, reservation, protection, .. } in &taken {
             let nsid = Nsid(*nsid);
             let restored = registry.restore_reservation(nqn, nsid, *uuid, reservation.clone());
             let protected = registry.restore_write_protection(nqn, nsid, *uuid, *protection);
@@ -273,9 +274,11 @@ impl Daemon {
             }
         }
         shown?;
+        // What was kept when it was looked at may be another ANA group's, or old.
+        let is_taken = |nsid: Nsid| taken.iter().any(|it| it.nsid == nsid.0);
         for export in own() {
             let nsid = Nsid(export.namespace.nsid);
-            if let Some(kept) = export.kept.as_ref().filter(|_| !was_there(export)) {
+            if let Some(kept) = export.kept.as_ref().filter(|_| !was_there(export) && !is_taken(nsid)) {
                 registry.restore_reservation(nqn, nsid, export.uuid, kept.clone())?;
             }
         }
@@ -345,6 +348,8 @@ mod tests {
     use crate::control::Waker;
     use crate::sockets::Sockets;
     use nvmf_config::Config;
+    use nvmf_subsystem::reservation::Reservation;
+    use nvmf_subsystem::{HostId, WriteProtection};
 
     #[test]
     fn target_whose_disks_were_all_slow_listens_with_those_that_come_together() {
@@ -384,6 +389,26 @@ mod tests {
         daemon.awaits_disk = Some(OpenDeadline::new(came, OPEN_TIMEOUT));
         assert!(listens_at(&mut daemon, came));
         drop(hangs);
+        daemon.stop(Duration::ZERO);
+    }
+
+    #[test]
+    fn namespace_that_a_group_takes_over_has_the_reservation_of_the_group() {
+        let text = "[target]\nworkers = 1\nbuffer_memory = \"8MiB\"\n\
+            [[listener]]\naddress = \"127.0.0.1:0\"\ntransport = \"tcp\"\n\
+            [[subsystem]]\nnqn = \"nqn.2026-11.com.example:taken\"\nallow_any_host = true\n\
+            [[subsystem.namespace]]\nnsid = 1\nmemory = \"1MiB\"\n";
+        let config = Config::parse(text).unwrap();
+        let mut daemon = Daemon::start(config, None, Waker::default(), Sockets::default()).unwrap();
+        let of = |generation| Reservation::restored(generation, None, [(HostId([1; 16]), 9)]).unwrap();
+        let (nqn, uuid) = (daemon.exports()[0].nqn, daemon.exports()[0].uuid);
+        // Read when the image was looked at: in another ANA group.
+        daemon.namespaces.open[0].kept = Some(of(7));
+        daemon.registry().set_namespaces(&nqn, Vec::new()).unwrap();
+        let taken = Taken { nqn, nsid: 1, uuid, reservation: of(4), protection: WriteProtection::Off };
+        daemon.show_with(&nqn, [&taken].into_iter()).unwrap();
+        let shown = daemon.registry().namespaces(&nqn).unwrap().reservation(Nsid(1)).cloned();
+        assert_eq!(shown.as_deref(), Some(&of(4)));
         daemon.stop(Duration::ZERO);
     }
 

@@ -93,6 +93,7 @@ use listening::Listening;
 use namespaces::Namespaces;
 use nvmf_config::Config;
 use nvmf_subsystem::Registry;
+use reach::AddressLook;
 use sizes::{Looked, Looking};
 use slow_disks::SlowDisks;
 use stalls::Stalls;
@@ -137,6 +138,7 @@ pub struct Daemon {
     devices_at: Duration,
     watchdog: Watchdog,
     stalls: Stalls,
+    addresses: AddressLook,
     /// Where metrics are served.
     metrics: Option<Endpoint>,
     slow: SlowDisks,
@@ -248,6 +250,7 @@ impl Daemon {
     /// Takes up what has become possible since: disks and addresses that could not be had, RDMA devices that are new.
     fn maintain(&mut self) {
         self.collect_sizes();
+        self.collect_addresses();
         self.look_at_changed();
         self.log_slow_disks();
         self.watch_health();

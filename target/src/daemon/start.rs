@@ -5,6 +5,7 @@ use super::authentication::{self, Pool, SecretFault};
 use super::cluster::{JoinError, Membership};
 use super::disks::{OpenDeadline, error_text};
 use super::keys::{NO_KEYS, tls_ports};
+use super::reach::AddressLook;
 use super::reservations::{OfDaemon, Reservations};
 use super::resets::Resets;
 use super::slow_disks::SlowDisks;
@@ -246,6 +247,7 @@ impl Daemon {
             devices_at: Duration::ZERO,
             watchdog: Watchdog::of_this_process(),
             stalls: Stalls::default(),
+            addresses: AddressLook::default(),
             limits: Default::default(),
             announcer: None,
             unfinished: Vec::new(),

@@ -132,7 +132,11 @@ impl Daemon {
         if !core::mem::replace(&mut cluster.is_configured, true) {
             cluster.images_until = Some(self.common.clock.now() + FIRST_IMAGES_TIMEOUT);
         }
+        let is_last = cluster.next.is_none();
         cluster.driver.reply(op, Reply::Converged(broken.into_iter().collect()));
+        if is_last {
+            self.forget_regrouped();
+        }
         self.begin_to_converge();
         self.listen_if_ready();
     }

@@ -16,6 +16,7 @@ use crate::mailbox::ThreadMessage;
 use core::time::Duration;
 use nvmf_backend::{Disk, Health};
 use nvmf_cluster::{AnaState, GroupId, Handle, OpId, Reply, Unopened};
+use nvmf_config::Namespace;
 use nvmf_rados::Cluster;
 use nvmf_subsystem::reservation::Reservation;
 use nvmf_subsystem::{Nqn, WriteProtection};
@@ -307,7 +308,9 @@ impl Daemon {
             };
             let (seen, uuid) = (export.disk.clone(), export.uuid);
             let (disk, cut) = self.as_seen(&export, disk);
-            let mut of_workers = Export { disk, device, cut, logged: Health::default(), ..export };
+            // What was kept when it was looked at may be another ANA group's, or old.
+            let mut of_workers =
+                Export { disk, device, cut, kept: None, logged: Health::default(), ..export };
             of_workers.shared = Some(crate::exports::Shared { through: Some(Through { handle, seen }) });
             let workers = 0..self.common.mailboxes.workers();
             let (taken, refused) = self.tell_workers(vec![of_workers], workers, |export, worker, tell| {
@@ -352,31 +355,32 @@ impl Daemon {
         images.failed.insert(key, Failed { why, retry_at });
     }
 
-    /// What a namespace had in the ANA group that it was in before does not come back with it. Where it is not known which disk
-    /// a namespace is, nothing of its ANA group goes.
+    /// What a namespace had in the ANA group that it was in before does not come back with it.
     pub(in crate::daemon) fn forget_regrouped(&self) {
         let Some(cluster) = self.cluster.as_ref().filter(|it| it.converging.is_none() && it.next.is_none())
         else {
             return;
         };
         let served = cluster.states.iter().filter(|(_, state)| **state == AnaState::OPTIMIZED);
-        let mut served: BTreeSet<GroupId> = served.map(|(group, _)| *group).collect();
-        let mut groups: BTreeMap<String, BTreeSet<GroupId>> = BTreeMap::new();
+        let served: BTreeSet<GroupId> = served.map(|(group, _)| *group).collect();
         let open: BTreeMap<Key, [u8; 16]> = self.exports().iter().map(|it| (key_of(it), it.uuid)).collect();
-        let subsystems = self.config.subsystems.iter();
-        for (nqn, namespace) in
-            subsystems.flat_map(|it| it.namespaces.iter().map(|namespace| (it.nqn, namespace)))
-        {
-            let (key, group) = ((nqn, namespace.nsid), GroupId(namespace.ana_group));
-            let known = cluster.known.get(&key).map(|known| known.uuid);
-            let uuids =
-                [namespace.uuid.map(Uuid::from_bytes), known, open.get(&key).copied().map(Uuid::from_bytes)];
-            let uuids: Vec<Uuid> = uuids.into_iter().flatten().collect();
-            if uuids.is_empty() {
-                served.remove(&group);
-            }
-            for uuid in uuids {
-                groups.entry(uuid.to_string()).or_default().insert(group);
+        let all = self.config.subsystems.iter();
+        let all = all.flat_map(|it| it.namespaces.iter().map(|namespace| (it.nqn, namespace)));
+        let all: Vec<_> = all
+            .map(|(nqn, namespace)| {
+                let key = (nqn, namespace.nsid);
+                let known = cluster.known.get(&key).map(|known| known.uuid);
+                let uuids = [namespace.uuid, known.map(Uuid::into_bytes), open.get(&key).copied()];
+                (namespace, uuids.into_iter().flatten().map(Uuid::from_bytes).collect::<Vec<_>>())
+            })
+            .collect();
+        let mut groups: BTreeMap<String, BTreeSet<GroupId>> = BTreeMap::new();
+        for (namespace, uuids) in &all {
+            // One that nobody has opened may be what another one of the same image is.
+            let is_same = |other: &&Namespace| uuids.is_empty() && other.backing == namespace.backing;
+            let same = all.iter().filter(|(other, _)| is_same(other)).flat_map(|(_, uuids)| uuids);
+            for uuid in uuids.iter().chain(same) {
+                groups.entry(uuid.to_string()).or_default().insert(GroupId(namespace.ana_group));
             }
         }
         cluster.kept.forget_regrouped(&served, &groups);

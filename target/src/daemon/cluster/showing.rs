@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 /// An image that the workers have, with what the group has of its namespace.
 pub(in crate::daemon) struct Taken {
-    pub(super) nqn: Nqn,
+    pub(in crate::daemon) nqn: Nqn,
     pub(in crate::daemon) nsid: u32,
     pub(in crate::daemon) uuid: [u8; 16],
     pub(in crate::daemon) reservation: Reservation,
