@@ -351,14 +351,18 @@ mod tests {
     use nvmf_subsystem::reservation::Reservation;
     use nvmf_subsystem::{HostId, WriteProtection};
 
-    #[test]
-    fn target_whose_disks_were_all_slow_listens_with_those_that_come_together() {
+    /// With one namespace, in memory.
+    fn daemon() -> Daemon {
         let text = "[target]\nworkers = 1\nbuffer_memory = \"8MiB\"\n\
             [[listener]]\naddress = \"127.0.0.1:0\"\ntransport = \"tcp\"\n\
-            [[subsystem]]\nnqn = \"nqn.2026-11.com.example:slow\"\nallow_any_host = true\n\
+            [[subsystem]]\nnqn = \"nqn.2026-11.com.example:disks\"\nallow_any_host = true\n\
             [[subsystem.namespace]]\nnsid = 1\nmemory = \"1MiB\"\n";
-        let config = Config::parse(text).unwrap();
-        let mut daemon = Daemon::start(config, None, Waker::default(), Sockets::default()).unwrap();
+        Daemon::start(Config::parse(text).unwrap(), None, Waker::default(), Sockets::default()).unwrap()
+    }
+
+    #[test]
+    fn target_whose_disks_were_all_slow_listens_with_those_that_come_together() {
+        let mut daemon = daemon();
         daemon.stop_all_listeners().unwrap();
         // Another disk hangs.
         let (nqn, mut other) =
@@ -394,12 +398,7 @@ mod tests {
 
     #[test]
     fn namespace_that_a_group_takes_over_has_the_reservation_of_the_group() {
-        let text = "[target]\nworkers = 1\nbuffer_memory = \"8MiB\"\n\
-            [[listener]]\naddress = \"127.0.0.1:0\"\ntransport = \"tcp\"\n\
-            [[subsystem]]\nnqn = \"nqn.2026-11.com.example:taken\"\nallow_any_host = true\n\
-            [[subsystem.namespace]]\nnsid = 1\nmemory = \"1MiB\"\n";
-        let config = Config::parse(text).unwrap();
-        let mut daemon = Daemon::start(config, None, Waker::default(), Sockets::default()).unwrap();
+        let mut daemon = daemon();
         let of = |generation| Reservation::restored(generation, None, [(HostId([1; 16]), 9)]).unwrap();
         let (nqn, uuid) = (daemon.exports()[0].nqn, daemon.exports()[0].uuid);
         // Read when the image was looked at: in another ANA group.

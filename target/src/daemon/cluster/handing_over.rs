@@ -5,7 +5,6 @@
 
 use super::super::Daemon;
 use super::super::changing::Changing;
-use super::Membership;
 use crate::cluster::ToDriver;
 use crate::control::protocol::Fault;
 use crate::control::request::change::{Item, Outcome};
@@ -93,13 +92,6 @@ fn refusal(status: &Status, stays: &BTreeSet<GroupId>) -> Option<String> {
     Some(format!("{what}: {reasons}. They would have no path. A stop ends this gateway all the same"))
 }
 
-impl Membership {
-    /// ANA groups that would be served by nobody if hosts could not use this gateway any more.
-    fn not_handed_over(&self, status: &Status, own: &BTreeSet<GroupId>) -> BTreeSet<GroupId> {
-        not_handed_over(status, &self.states, own)
-    }
-}
-
 impl Daemon {
     /// Gives the ANA groups to the other gateways, within a bounded time. Those that could not be are fenced by them.
     pub(in crate::daemon) fn leave_group(&mut self) {
@@ -135,7 +127,7 @@ impl Daemon {
         let is_mine = |gateway: &Option<GatewayName>| gateway.as_ref() == Some(&status.gateway);
         let own = status.groups.iter().filter(|(_, group)| is_mine(&group.gateway)).map(|(id, _)| *id);
         let own: BTreeSet<GroupId> = own.collect();
-        let stays = cluster.not_handed_over(&status, &own);
+        let stays = not_handed_over(&status, &cluster.states, &own);
         if self.changing.iter().any(|(changing, _)| changing.handing_over.is_some()) {
             let text = "a drain waits for the other gateways already: `drain --end` ends it";
             return Err(Fault::refused(text));
@@ -190,7 +182,7 @@ impl Daemon {
         }
         let is_usable = |status: &Status| !self.has_namespaces() || status.others.values().any(is_usable);
         let is_any_usable = status.as_ref().is_some_and(is_usable);
-        let stays = status.as_ref().map(|status| cluster.not_handed_over(status, &handing_over.own));
+        let stays = status.as_ref().map(|status| not_handed_over(status, &cluster.states, &handing_over.own));
         if is_any_usable && stays.as_ref().is_some_and(BTreeSet::is_empty) {
             changing.handing_over = None;
             match self.end_listening() {
