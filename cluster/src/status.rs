@@ -49,10 +49,7 @@ impl Status {
     /// How many of the other gateways could take ANA groups.
     #[must_use]
     pub fn takers(&self) -> usize {
-        let can_take = |it: &&OtherStatus| {
-            it.lease == "held" && !it.leaving && it.trouble.is_none() && it.listens == Listens::Yes
-        };
-        self.others.values().filter(can_take).count()
+        self.others.values().filter(|other| other.will_take() && other.is_usable()).count()
     }
 }
 
@@ -81,6 +78,24 @@ pub struct OtherStatus {
     pub trouble: Option<String>,
     /// The version of the configuration that it serves.
     pub applied: Option<u64>,
+}
+
+impl OtherStatus {
+    /// Whether hosts that lose another gateway have this one.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        self.is_there() && self.listens == Listens::Yes
+    }
+
+    /// Whether it may take ANA groups, now or once it listens.
+    #[must_use]
+    pub fn will_take(&self) -> bool {
+        self.is_there() && self.trouble.is_none()
+    }
+
+    fn is_there(&self) -> bool {
+        self.lease == "held" && !self.leaving
+    }
 }
 
 /// An ANA group.

@@ -40,16 +40,6 @@ fn why_not(other: &OtherStatus) -> Option<String> {
     }
 }
 
-/// Whether hosts that lose this gateway have that one.
-fn is_usable(other: &OtherStatus) -> bool {
-    other.lease == "held" && !other.leaving && other.listens == Listens::Yes
-}
-
-/// Whether another gateway may take some soon.
-fn will_take(other: &OtherStatus) -> bool {
-    other.lease == "held" && !other.leaving && other.trouble.is_none()
-}
-
 /// ANA groups that hosts still use here, or that no other gateway has yet.
 fn not_handed_over(
     status: &Status,
@@ -80,7 +70,7 @@ fn reasons(status: &Status) -> String {
 
 /// Why a drain is not begun: hosts would have no path to what has to go, or to what others have.
 fn refusal(status: &Status, stays: &BTreeSet<GroupId>) -> Option<String> {
-    let will_be_usable = |it: &OtherStatus| will_take(it) || is_usable(it) && stays.is_empty();
+    let will_be_usable = |it: &OtherStatus| it.will_take() || it.is_usable() && stays.is_empty();
     if status.others.is_empty() || status.others.values().any(will_be_usable) {
         return None;
     }
@@ -180,7 +170,8 @@ impl Daemon {
         if status.is_none() {
             handing_over.look_at = now + Duration::from_secs(1);
         }
-        let is_usable = |status: &Status| !self.has_namespaces() || status.others.values().any(is_usable);
+        let is_usable =
+            |status: &Status| !self.has_namespaces() || status.others.values().any(OtherStatus::is_usable);
         let is_any_usable = status.as_ref().is_some_and(is_usable);
         let stays = status.as_ref().map(|status| not_handed_over(status, &cluster.states, &handing_over.own));
         if is_any_usable && stays.as_ref().is_some_and(BTreeSet::is_empty) {
@@ -191,7 +182,8 @@ impl Daemon {
             }
             return;
         }
-        let none_will = status.as_ref().is_some_and(|status| !status.others.values().any(will_take));
+        let none_will =
+            status.as_ref().is_some_and(|status| !status.others.values().any(OtherStatus::will_take));
         if now < handing_over.until && !none_will {
             return;
         }
@@ -318,8 +310,8 @@ mod tests {
         status.others.insert(name("gw4"), OtherStatus { stopped: true, ..other("dead", None) });
         status.others.insert(name("gw5"), OtherStatus { listens: Listens::NotYet, ..other("held", None) });
         assert_eq!(reasons(&status), "gw3: it is drained; gw4: it was stopped; gw5: it does not listen yet");
-        assert!(!status.others.iter().any(|(name, other)| name.as_str() == "gw3" && will_take(other)));
-        assert!(will_take(&status.others[&name("gw5")]), "it is worth a wait");
+        assert!(!status.others.iter().any(|(name, other)| name.as_str() == "gw3" && other.will_take()));
+        assert!(status.others[&name("gw5")].will_take(), "it is worth a wait");
     }
 
     #[test]
