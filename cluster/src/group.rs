@@ -64,10 +64,14 @@ pub(crate) struct Group {
     pub(crate) unreadable: Option<String>,
     /// The entry that was known is not there any more.
     pub(crate) gone: bool,
+    /// What is there in its place, if that is damaged.
+    pub(crate) damage: Option<Vec<u8>>,
     /// When this generation was seen first.
     pub(crate) seen: Duration,
-    /// What an operator wants, and the bytes.
-    pub(crate) wanted: Option<(Move, Vec<u8>)>,
+    /// What an operator wants.
+    pub(crate) wanted: Option<Move>,
+    /// The same as it is stored, also if that cannot be read.
+    pub(crate) wish: Option<Vec<u8>>,
     /// What is wanted may have been asked for by, or of, the owner before.
     pub(crate) inherits: bool,
     pub(crate) phase: Phase,
@@ -111,8 +115,10 @@ impl Group {
             entry: None,
             unreadable: None,
             gone: false,
+            damage: None,
             seen: now,
             wanted: None,
+            wish: None,
             inherits: false,
             phase: Phase::Idle,
             step_until: Duration::MAX,

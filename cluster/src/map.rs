@@ -72,7 +72,16 @@ impl Entry {
     }
 
     pub(crate) fn decode(group: GroupId, bytes: &[u8]) -> Result<Self, Unreadable> {
-        decode(&format!("the entry of ANA group {group}"), bytes)
+        let what = format!("the entry of ANA group {group}");
+        let entry: Self = decode(&what, bytes)?;
+        match entry.fence().filter(|address| !address.names_one_client()) {
+            None => Ok(entry),
+            // To fence it would fence others.
+            Some(address) => Err(Unreadable::Damaged {
+                what,
+                cause: format!("{address} is not the address of one client"),
+            }),
+        }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -146,6 +155,15 @@ impl Entry {
 
     fn next(&self, state: State) -> Self {
         Self { generation: self.generation.saturating_add(1), state }
+    }
+
+    /// Whom the next owner fences.
+    fn fence(&self) -> Option<&Address> {
+        match &self.state {
+            State::Owned { address, .. } | State::Surrendered { address, .. } => Some(address),
+            State::Taking { fence, .. } => fence.as_ref(),
+            State::Free { .. } => None,
+        }
     }
 
     /// Who has it, or takes it.
@@ -268,5 +286,8 @@ mod tests {
         assert_eq!(Entry::decode(GroupId(1), text.as_bytes()), Ok(entry));
         let unknown = br#"{"format":1,"generation":4,"state":"lent"}"#;
         assert!(Entry::decode(GroupId(1), unknown).is_err());
+        // Whose fence would fence all of that machine.
+        let all = text.replace("0/1\"", "0/0\"");
+        assert!(matches!(Entry::decode(GroupId(1), all.as_bytes()), Err(Unreadable::Damaged { .. })));
     }
 }

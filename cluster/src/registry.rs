@@ -65,6 +65,9 @@ pub struct Record {
     /// Which images these are, as far as there is room.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lacks: Vec<String>,
+    /// ANA groups that it owns and does not serve now: it has lost them, and rests before it takes them again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resting: Vec<GroupId>,
     /// The version of the configuration that it serves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied: Option<u64>,
@@ -120,16 +123,17 @@ impl ControllerIds {
         (CNTLID_MIN..=CNTLID_MAX - CNTLIDS_PER_GATEWAY + 1).contains(&first).then_some(first..=last)
     }
 
-    /// The table with a range for this gateway; `None` if none is left.
+    /// The table with a range for this gateway, which is no other one's; `None` if none is left.
     pub(crate) fn with(mut self, gateway: &GatewayName) -> Option<Self> {
-        if !self.first.contains_key(gateway) {
-            let mut ranges =
-                (CNTLID_MIN..=CNTLID_MAX - CNTLIDS_PER_GATEWAY + 1).step_by(CNTLIDS_PER_GATEWAY.into());
-            let overlaps =
-                |first: u16| self.first.values().any(|other| first.abs_diff(*other) < CNTLIDS_PER_GATEWAY);
-            let first = ranges.find(|&first| !overlaps(first))?;
-            self.first.insert(gateway.clone(), first);
-        }
+        let known = self.range(gateway);
+        self.first.remove(gateway);
+        let is_free =
+            |first: &u16| !self.first.values().any(|other| first.abs_diff(*other) < CNTLIDS_PER_GATEWAY);
+        let mut ranges =
+            (CNTLID_MIN..=CNTLID_MAX - CNTLIDS_PER_GATEWAY + 1).step_by(CNTLIDS_PER_GATEWAY.into());
+        let known = known.map(|range| *range.start()).filter(is_free);
+        let first = known.or_else(|| ranges.find(is_free))?;
+        self.first.insert(gateway.clone(), first);
         Some(self)
     }
 
@@ -157,5 +161,19 @@ mod tests {
         assert!(*ranges[0].start() >= CNTLID_MIN && *ranges[30].end() <= CNTLID_MAX);
         let again = ids.clone().without(&name(7)).with(&name(40)).expect("one is free again");
         assert_eq!(again.range(&name(40)), ids.range(&name(7)));
+    }
+
+    #[test]
+    fn range_that_is_none_or_another_gateways_is_given_anew() {
+        let name = |n: u32| GatewayName::new(&format!("gw{n}")).expect("a name");
+        for damaged in [
+            r#"{"format":1,"first":{"gw0":0,"gw1":2049}}"#,
+            r#"{"format":1,"first":{"gw0":2048,"gw1":2049}}"#,
+        ] {
+            let ids = ControllerIds::decode(Some(&damaged.into())).expect("it can be read");
+            let ids = ids.with(&name(0)).expect("a range is left");
+            assert_eq!(ids.range(&name(0)), Some(1..=2048), "{damaged}");
+            assert_eq!(ids.range(&name(1)), Some(2049..=4096), "{damaged}");
+        }
     }
 }

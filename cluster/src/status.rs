@@ -34,18 +34,6 @@ pub struct Status {
 }
 
 impl Status {
-    /// Whether an ANA group has an owner that is not known to be away, and that hosts can connect to.
-    #[must_use]
-    pub fn is_served(&self, id: GroupId) -> bool {
-        let Some(group) = self.groups.get(&id).filter(|group| group.state == "owned") else { return false };
-        let listens = match group.gateway.as_ref().and_then(|name| self.others.get(name)) {
-            Some(owner) if matches!(owner.lease, "dead" | "expired") => return false,
-            Some(owner) => owner.listens,
-            None => self.listens,
-        };
-        listens == Listens::Yes
-    }
-
     /// How many of the other gateways could take ANA groups.
     #[must_use]
     pub fn takers(&self) -> usize {
@@ -121,6 +109,8 @@ pub struct GroupStatus {
     pub unopened: usize,
     /// Which these are, as far as its owner has named them; other groups' may be among them.
     pub lacks: Vec<String>,
+    /// Whether hosts can use it: its owner is not known to be away, serves it, and they can connect to that one.
+    pub served: bool,
     /// Why it is so, or what it waits for.
     pub why: Option<String>,
 }

@@ -20,6 +20,9 @@ const PROCESSORS_FEW: usize = 3;
 /// Who waited for a connection that failed is told of that failure, rather than waiting for one more.
 const SAME_FAILURE: Duration = Duration::from_secs(1);
 
+/// An address that no client has (RFC 5737).
+const NOBODY: &str = "192.0.2.255:0/1";
+
 /// How a cluster is reached.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ClusterSpec {
@@ -133,6 +136,15 @@ impl Cluster {
         let seconds = u32::try_from(duration.as_secs()).unwrap_or(u32::MAX);
         let added = self.connection.blocklist_add(address, seconds);
         added.map_err(|errno| Error::new(format!("cannot put {address} on the cluster's blocklist"), errno))
+    }
+
+    /// Whether this client may fence others: it fences, for a second, an address that is nobody's.
+    ///
+    /// # Errors
+    /// [`Error`]; other errors than a refusal too.
+    pub fn may_fence(&self) -> Result<(), Error> {
+        let may = self.connection.blocklist_add(NOBODY, 1);
+        may.map_err(|errno| Error::new("this client may not fence others (osd blocklist)", errno))
     }
 
     /// Waits until this connection has the newest map of OSDs. From then on an OSD that has a request of this connection

@@ -53,6 +53,12 @@ impl Error {
         }
     }
 
+    /// Whether the user's capabilities do not allow it.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        matches!(self.errno(), Some(libc::EPERM | libc::EACCES))
+    }
+
     /// Whether the cluster has fenced this client: its handle is of no use any more.
     #[must_use]
     pub fn is_fenced(&self) -> bool {

@@ -81,6 +81,17 @@ pub enum ExportFault {
         /// The other.
         nsid: u32,
     },
+    /// The gateway group knows it as another disk.
+    #[error(
+        "the image of this name is another disk (UUID {found}) than the one that the group serves as this namespace (UUID \
+         {known}): it was renamed, or made anew. Give the image its name back, or remove the namespace and add it"
+    )]
+    AnotherDisk {
+        /// Of the image that has the name now.
+        found: Uuid,
+        /// Of the one that hosts know.
+        known: Uuid,
+    },
     /// The disk does not answer.
     #[error("its disk has not been opened yet: the device or its file system does not answer")]
     Slow,

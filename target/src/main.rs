@@ -5,6 +5,7 @@ use clap::Parser;
 use nvmf_target::cli::{self, Cli, NotWell};
 use nvmf_target::log;
 use nvmf_target::sockets::Sockets;
+use std::io::Write;
 use std::process::ExitCode;
 
 /// The exit status of `ctl status --check` where something is not well.
@@ -21,11 +22,15 @@ fn main() -> ExitCode {
     let done = cli::run(&cli, sockets);
     // Writes what was logged before the error.
     drop(log);
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
+    let status = match done {
+        Ok(()) => 0,
         Err(error) => {
             log::say(format_args!("nvmf-target: {error:#}"));
-            if error.is::<NotWell>() { ExitCode::from(NOT_WELL) } else { ExitCode::FAILURE }
+            if error.is::<NotWell>() { NOT_WELL } else { 1 }
         }
-    }
+    };
+    // What cannot be written now, nobody reads.
+    let _ = std::io::stdout().flush();
+    nvmf_rados::end_process(status);
+    ExitCode::from(status)
 }

@@ -70,7 +70,7 @@ impl Gateway {
     pub(super) fn on_looked(&mut self, now: Duration, id: GroupId, unopened: &Unopened) {
         let (here, there) = (unopened.len(), self.unopened_of(id));
         let group = self.group(id);
-        let is_rescue = group.wanted.as_ref().is_some_and(|(wish, _)| wish.rescue);
+        let is_rescue = group.wanted.as_ref().is_some_and(|wish| wish.rescue);
         let was_unable = now < group.unable_until;
         if here == 0 && !was_unable || here < there || here == there && !is_rescue {
             group.phase = Phase::Prepared;
@@ -110,7 +110,7 @@ impl Gateway {
         }
         let is_free = |id: &GroupId| {
             let wanted = self.groups.get(id).and_then(|group| group.wanted.as_ref());
-            wanted.is_none_or(|(wish, _)| !wish.is_of_owner() && wish.refused.is_some())
+            wanted.is_none_or(|wish| !wish.is_of_owner() && wish.refused.is_some())
         };
         let loads = self.loads(false);
         let to = |id: GroupId| {

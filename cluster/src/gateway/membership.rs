@@ -5,10 +5,11 @@
 //! record is another's, it gives everything up.
 
 use super::{Gateway, Purpose};
+use crate::encoding::Unreadable;
 use crate::group::Phase;
 use crate::lease::PeerLease;
 use crate::registry::{ControllerIds, LACKS_MAX, Record};
-use crate::{Action, BootId, GatewayName, Listens, Locker, Object, OpId, Reply, Snapshot, Via};
+use crate::{Action, BootId, GatewayName, Listens, Locker, Object, OpId, Reply, Snapshot, Timing, Via};
 use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -72,6 +73,9 @@ pub(super) struct Own {
     /// Who has had the lease, since when, while this gateway waits for it.
     other: Option<(BootId, Duration)>,
     pub(super) trouble: Option<super::moves::Trouble>,
+    /// How often its client was found blocklisted since it was a member, and when the next one is made.
+    pub(super) reconnects: u32,
+    reconnect_at: Option<Duration>,
     /// Why the lease could not be renewed, or the record not be written, when that was tried last.
     pub(super) failure: Option<String>,
 }
@@ -300,8 +304,28 @@ impl Gateway {
             return;
         }
         self.step_down(now, Membership::Reconnecting);
-        let op = self.begin(Purpose::Reconnect);
-        self.actions.push_back(Action::ReconnectControl { op });
+        // Where the whole machine is fenced, each new client is.
+        let Timing { retry, retry_max, .. } = self.timing;
+        let pause = self
+            .own
+            .reconnects
+            .checked_sub(1)
+            .map_or(Duration::ZERO, |doubled| retry * (1 << doubled.min(16)));
+        self.own.reconnect_at = Some(now + pause.min(retry_max / 4));
+        self.own.reconnects += 1;
+    }
+
+    /// Asks for another client of the store when it is time.
+    pub(super) fn reconnect(&mut self, now: Duration) {
+        match self.own.reconnect_at {
+            Some(at) if at > now => self.wake_at(at),
+            Some(_) => {
+                self.own.reconnect_at = None;
+                let op = self.begin(Purpose::Reconnect);
+                self.actions.push_back(Action::ReconnectControl { op });
+            }
+            None => {}
+        }
     }
 
     /// Whether that worked, the attempt to take the lease will tell.
@@ -395,8 +419,21 @@ impl Gateway {
         let record = bytes.and_then(|bytes| Record::decode(&self.me().gateway, bytes).ok());
         let ids = match ControllerIds::decode(snapshot.keys.get(ControllerIds::KEY)) {
             Ok(ids) => ids,
+            Err(Unreadable::Damaged { .. }) if self.membership.is_member() => {
+                return self.restore_controller_ids(now, snapshot);
+            }
             Err(_) if self.membership.is_member() => return,
-            Err(unreadable) => return self.step_down(now, Membership::Refused(unreadable.to_string())),
+            Err(newer @ Unreadable::Newer { .. }) => {
+                return self.step_down(now, Membership::Refused(newer.to_string()));
+            }
+            Err(damaged) => {
+                let reason = format!(
+                    "{damaged}, and no other gateway is there that has it in memory: remove the key {} of the object \
+                     of gateways (rados rmomapkey), and it is made anew",
+                    ControllerIds::KEY
+                );
+                return self.step_down(now, Membership::Refused(reason));
+            }
         };
         self.own.ids = snapshot.keys.get(ControllerIds::KEY).map(|bytes| (ids.clone(), bytes.clone()));
         if self.membership.is_member() && self.own.writing.is_none() {
@@ -421,6 +458,20 @@ impl Gateway {
         }
     }
 
+    /// The table is damaged, and this gateway has read it before.
+    fn restore_controller_ids(&mut self, now: Duration, snapshot: &Snapshot) {
+        let (Some((ids, _)), Some((_, stored)), None) = (&self.own.ids, &self.own.stored, &self.own.writing)
+        else {
+            return;
+        };
+        let record = self.record(now);
+        let (key, table) = (Record::key(&self.me().gateway), ControllerIds::KEY.to_string());
+        let damage = snapshot.keys.get(&table).cloned();
+        let compare = [(key.clone(), Some(stored.clone())), (table.clone(), damage)];
+        let set = [(key, Some(record.encode())), (table, Some(ids.encode()))];
+        self.write_record(now, record, (compare.into(), set.into()));
+    }
+
     fn record(&self, now: Duration) -> Record {
         let process = self.me().clone();
         let Self { identity: super::Identity { addresses, software, .. }, leaves, .. } = self;
@@ -431,7 +482,20 @@ impl Gateway {
         let (groups, unopened) = (self.served(), self.unopened_here());
         let lacks = unopened.iter().flat_map(|(id, _)| self.lacks_of(*id)).take(LACKS_MAX).collect();
         let (listens, applied) = (self.idle.listens, self.configuration.applied());
-        Record { process, addresses, software, groups, leaving, listens, trouble, unopened, lacks, applied }
+        let resting = self.resting();
+        Record {
+            process,
+            addresses,
+            software,
+            groups,
+            leaving,
+            listens,
+            trouble,
+            unopened,
+            lacks,
+            resting,
+            applied,
+        }
     }
 
     fn write_record(
@@ -472,6 +536,8 @@ impl Gateway {
         self.registry.hint();
         if *reply != Reply::Done {
             self.own.failure = reply.clone().failure();
+            // What is stored is read before it is tried again.
+            self.own.stored = None;
             return;
         }
         let bytes = record.encode();
@@ -481,6 +547,7 @@ impl Gateway {
         self.own.stored = Some((record, bytes));
         if self.membership == Membership::Registering {
             self.membership = Membership::Member { since: now };
+            self.own.reconnects = 0;
             let range = self.own.range.clone();
             self.actions.push_back(Action::UseControllerIds { range });
             self.actions.push_back(Action::Notify { object: Object::Gateways });

@@ -287,6 +287,7 @@ impl Gateway {
             return;
         }
         self.lease.check(now, &self.timing);
+        self.reconnect(now);
         self.renew(now);
         self.check_lapse(now);
         self.advance_edits();

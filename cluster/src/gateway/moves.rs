@@ -22,11 +22,17 @@ pub(super) struct Trouble {
 impl Gateway {
     /// Whether a group that is served here goes to another gateway.
     pub(super) fn consider_move(&mut self, now: Duration, id: GroupId) {
-        let wish = self.groups[&id].wanted.as_ref().map(|(wish, _)| wish.clone());
+        let wish = self.groups[&id].wanted.clone();
         let ends_with_owner = |wish: &Move| wish.is_of_owner() || wish.refused.is_some();
         let is_old = self.groups[&id].inherits && wish.as_ref().is_some_and(ends_with_owner);
         self.group(id).inherits = is_old;
-        let Some(wish) = wish else { return };
+        let Some(wish) = wish else {
+            // Whoever wants something that its owner cannot read learns that by its absence.
+            if self.groups[&id].wish.is_some() {
+                self.set_wish(id, None);
+            }
+            return;
+        };
         if wish.balance && self.groups[&id].asked {
             // This gateway was about to leave, and stays.
             self.set_wish(id, None);
@@ -53,8 +59,7 @@ impl Gateway {
     /// gateway is ready, as long as there is time for that. What was refused before it began to leave is asked again.
     pub(super) fn move_away(&mut self, now: Duration, id: GroupId) {
         let Some(since) = self.leaves else { return };
-        let (wish, asked) =
-            (self.groups[&id].wanted.as_ref().map(|(wish, _)| wish.clone()), self.groups[&id].asked);
+        let (wish, asked) = (self.groups[&id].wanted.clone(), self.groups[&id].asked);
         if let Some(wish) = wish.as_ref().filter(|wish| asked && wish.refused.is_some()) {
             self.spare(now, id, wish.to.clone());
         }
@@ -88,7 +93,7 @@ impl Gateway {
     /// Gets ready for a group that is to move here, or does not need that any more.
     pub(super) fn prepare(&mut self, now: Duration, id: GroupId) {
         let (me, group) = (&self.me().gateway, &self.groups[&id]);
-        let wish = group.wanted.as_ref().map(|(wish, _)| wish).filter(|wish| wish.to == *me);
+        let wish = group.wanted.as_ref().filter(|wish| wish.to == *me);
         let of_other = group.entry().and_then(Entry::holder).is_some_and(|by| by.gateway != *me);
         if group.refusal.is_some() && wish.is_none_or(|wish| wish.refused.is_some()) {
             return self.group(id).refusal = None;
@@ -124,7 +129,7 @@ impl Gateway {
         }
         let settled = self.groups.values().all(|group| {
             let is_owned = group.entry().is_some_and(|entry| matches!(entry.state, State::Owned { .. }));
-            is_owned && !group.wanted.as_ref().is_some_and(|(wish, _)| wish.balance)
+            is_owned && !group.wanted.as_ref().is_some_and(|wish| wish.balance)
         });
         // What an operator has placed elsewhere waits for that.
         let mine = |(id, group): (&GroupId, &Group)| {
@@ -154,7 +159,7 @@ impl Gateway {
         if is_under_way || self.map.used < self.map.floor {
             return false;
         }
-        let known = self.groups[&id].wanted.as_ref().map(|(_, bytes)| bytes.clone());
+        let known = self.groups[&id].wish.clone();
         let key = Move::key(id);
         let keys = ([(key.clone(), known)].into(), [(key, wish.map(|wish| wish.encode()))].into());
         self.compare_and_set(Purpose::Wish, Via::Control, Object::Map, keys);
@@ -200,7 +205,7 @@ impl Gateway {
             return Some(reason.to_string());
         }
         if self.configuration.is_missing() && self.membership.is_member() {
-            return self.configuration.refused().map(ToString::to_string);
+            return self.refused().map(ToString::to_string);
         }
         self.own.trouble.as_ref().filter(|trouble| now < trouble.until).map(|trouble| trouble.reason.clone())
     }

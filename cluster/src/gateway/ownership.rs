@@ -66,7 +66,9 @@ impl Gateway {
         // That hosts reach it is worth more than that it takes groups without trouble.
         let follows = others > 0 || self.idle.reason().is_some() && self.reachable().next().is_some();
         let leaves = self.stopping || self.leaves.is_some() && follows;
-        if own && (leaves || yields && now >= group.not_before) {
+        // Hosts do not wait for a long rest where another one can serve them.
+        let rests = others > 0 && group.not_before > now + self.timing.retry * 2;
+        if own && (leaves || rests || yields && now >= group.not_before) {
             return self.give_up(now, id);
         }
         // Who cannot tell whether it is alone, or cannot serve, takes nothing.
@@ -121,7 +123,7 @@ impl Gateway {
             // Of one that leaves, each of its groups counts where it is wanted.
             let wanted =
                 group.wanted.as_ref().filter(|_| self.leaves.is_some() && group.phase == Phase::Serving);
-            let moves_to = moves_to.or_else(|| wanted.map(|(wish, _)| &wish.to));
+            let moves_to = moves_to.or_else(|| wanted.map(|wish| &wish.to));
             let name = moves_to.or_else(|| group.entry()?.destination());
             if let Some(load) = name.and_then(|name| loads.get_mut(name)) {
                 *load += 1;
@@ -133,6 +135,13 @@ impl Gateway {
     /// Since when a gateway counts as dead, for an entry that was seen first at `seen`: its lease was looked at since.
     pub(super) fn dead_since(&self, name: &GatewayName, seen: Duration) -> Option<Duration> {
         self.peers.get(name)?.lease.dead_since(seen, &self.lease, &self.timing)
+    }
+
+    /// Groups that this gateway owns, has lost, and does not take again yet.
+    pub(super) fn resting(&self) -> Vec<GroupId> {
+        let own = |group: &Group| group.entry().and_then(Entry::holder) == Some(self.me());
+        let rests = self.groups.iter().filter(|(_, group)| group.phase == Phase::Idle && own(group));
+        rests.map(|(id, _)| *id).collect()
     }
 
     /// Groups that this gateway serves.

@@ -3,6 +3,7 @@
 use super::reader::Reader;
 use super::{Gateway, Purpose};
 use crate::configuration::{ANA_GROUPS_MAX, Configuration};
+use crate::encoding::Unreadable;
 use crate::group::{Group, Phase};
 use crate::map::{Entry, Move, State};
 use crate::{Action, GroupId, Object, OpId, Reply, Snapshot, Via};
@@ -73,15 +74,16 @@ impl Gateway {
         let ids: Vec<GroupId> = self.groups.keys().copied().collect();
         for id in ids {
             let Some(group) = self.groups.get_mut(&id) else { continue };
-            let wanted = snapshot.keys.get(&Move::key(id));
-            group.wanted = wanted.and_then(|bytes| Some((Move::decode(id, bytes).ok()?, bytes.clone())));
-            group.gone = group.entry.is_some() && !snapshot.keys.contains_key(&Entry::key(id));
-            if group.gone && group.phase == Phase::Serving {
+            group.wish = snapshot.keys.get(&Move::key(id)).cloned();
+            group.wanted = group.wish.as_ref().and_then(|bytes| Move::decode(id, bytes).ok());
+            let is_there = snapshot.keys.contains_key(&Entry::key(id)) && group.damage.is_none();
+            group.gone = group.entry.is_some() && !is_there;
+            if group.gone && matches!(group.phase, Phase::Serving | Phase::Affirming) {
                 // Its owner writes it again.
                 continue;
             }
             if group.gone {
-                group.unreadable = Some(gone(group));
+                group.unreadable = Some(gone(id, group));
             }
             if group.handle.is_some() && group.unreadable.is_some() {
                 self.lose(now, id, "its entry cannot be read");
@@ -93,6 +95,7 @@ impl Gateway {
 
     fn take_entry(&mut self, now: Duration, id: GroupId, bytes: &[u8]) {
         let group = self.groups.entry(id).or_insert_with(|| Group::new(now));
+        group.damage = None;
         if group.entry.as_ref().is_some_and(|(_, known)| known == bytes) {
             group.unreadable = None;
             return;
@@ -107,6 +110,14 @@ impl Gateway {
                 }
                 group.entry = Some((entry, bytes.to_vec()));
             }
+            Err(Unreadable::Damaged { .. }) if group.entry.is_some() => group.damage = Some(bytes.to_vec()),
+            Err(damaged @ Unreadable::Damaged { .. }) => {
+                group.unreadable = Some(format!(
+                    "{damaged}. No gateway has it in memory that serves it: when no client uses its images, remove the key {} \
+                     from the group's map (rados rmomapkey), and restart one gateway",
+                    Entry::key(id)
+                ));
+            }
             Err(unreadable) => group.unreadable = Some(unreadable.to_string()),
         }
     }
@@ -114,17 +125,30 @@ impl Gateway {
     /// Makes the configuration if there was never one: no ANA group was ever taken; or if nobody is there who serves
     /// it.
     pub(super) fn create_configuration(&mut self) {
-        let is_read = self.map.used.0 > 0 && self.registry.used.0 > 0;
-        if !self.configuration.is_missing() || !self.membership.has_lease() || !is_read {
+        if !self.configuration.is_missing() || !self.membership.has_lease() || !self.is_group_known() {
             return;
         }
         let is_new = self.groups.values().all(|group| group.entry.is_none() && group.unreadable.is_none());
         let is_alone = self.peers.values().all(|peer| peer.lease.is_free());
-        let is_under_way = self.operations.values().any(|purpose| matches!(purpose, Purpose::Create));
-        if (is_new || is_alone) && !is_under_way {
+        if (is_new || is_alone) && !self.is_creating() {
             let keys = Configuration::creation(self.identity.ana_groups.clamp(1, ANA_GROUPS_MAX));
             self.compare_and_set(Purpose::Create, Via::Control, Object::Configuration, keys);
         }
+    }
+
+    fn is_group_known(&self) -> bool {
+        self.map.used.0 > 0 && self.registry.used.0 > 0
+    }
+
+    fn is_creating(&self) -> bool {
+        self.operations.values().any(|purpose| matches!(purpose, Purpose::Create))
+    }
+
+    /// Why the stored configuration is not used. One that is missing is no matter while this gateway may be about to make it.
+    #[must_use]
+    pub fn refused(&self) -> Option<&Unreadable> {
+        let is_made = self.configuration.is_missing() && (!self.is_group_known() || self.is_creating());
+        self.configuration.refused().filter(|_| !is_made)
     }
 
     /// It is there now, whoever has made it.
@@ -147,14 +171,24 @@ impl Gateway {
     }
 }
 
-/// What an operator is told of a group whose entry is gone. Only its owner knows that nobody else does its I/O.
-fn gone(group: &Group) -> String {
+/// What an operator is told of a group whose entry is gone or damaged. Only its owner knows that nobody else does its I/O.
+fn gone(id: GroupId, group: &Group) -> String {
+    let (what, remedy) = match group.damage {
+        None => ("gone", "restart one gateway, which takes the group".to_string()),
+        Some(_) => {
+            let key = Entry::key(id);
+            let remedy = format!(
+                "remove the key {key} from the group's map (rados rmomapkey), and restart one gateway, which takes the group"
+            );
+            ("damaged", remedy)
+        }
+    };
     match group.entry().map(|entry| &entry.state) {
         Some(State::Owned { by, address }) => format!(
-            "its entry is gone, and its owner, {}, has not written it again: if that one is dead, fence its client \
-             (ceph osd blocklist add {address}), then restart one gateway, which takes the group",
+            "its entry is {what}, and its owner, {}, has not written it again: if that one is dead, fence its client \
+             (ceph osd blocklist add {address}), then {remedy}",
             by.gateway
         ),
-        _ => "its entry is gone, and it had no owner: restart one gateway, which takes the group".to_string(),
+        _ => format!("its entry is {what}, and it had no owner: {remedy}"),
     }
 }

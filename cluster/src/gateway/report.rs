@@ -19,7 +19,7 @@ impl Gateway {
             version: self.configuration.version(),
             applied: self.configuration.applied(),
             broken: self.configuration.broken().cloned().collect(),
-            refused: self.configuration.refused().map(ToString::to_string),
+            refused: self.refused().map(ToString::to_string),
             waiting: self.edits.len(),
         };
         let until = self.lease.holds_until(&self.timing);
@@ -35,7 +35,7 @@ impl Gateway {
                 .map(|until| u64::try_from(until.saturating_sub(now).as_millis()).unwrap_or(u64::MAX)),
             others: others.collect(),
             as_of_s: self.suspended.and(self.lease.renewed()).map(|at| now.saturating_sub(at).as_secs()),
-            groups: self.groups.iter().map(|(&id, group)| (id, self.group_status(id, group))).collect(),
+            groups: self.groups.iter().map(|(&id, group)| (id, self.group_status(now, id, group))).collect(),
             configuration,
         }
     }
@@ -49,10 +49,11 @@ impl Gateway {
         let no_answer = "the storage cluster does not answer, or answers too late";
         let lapse = || format!("its lease was not renewed in time: {}", failure.unwrap_or(no_answer));
         match &self.membership {
-            Membership::Joining => ("joining", because("waits for its lease")),
+            Membership::Joining if self.own.reconnects == 0 => ("joining", because("waits for its lease")),
             Membership::Registering => ("joining", because("writes its record")),
-            Membership::Reconnecting => {
-                ("joining", Some("its client of the store was blocklisted".to_string()))
+            Membership::Joining | Membership::Reconnecting => {
+                let why = "its client of the store was blocklisted: a new one is made (ceph osd blocklist ls shows what is fenced)";
+                ("joining", Some(why.to_string()))
             }
             Membership::Refused(reason) => ("refused", Some(reason.clone())),
             Membership::Stopped => ("stopped", None),
@@ -107,7 +108,7 @@ impl Gateway {
         }
     }
 
-    fn group_status(&self, id: GroupId, group: &Group) -> GroupStatus {
+    fn group_status(&self, now: Duration, id: GroupId, group: &Group) -> GroupStatus {
         let entry = group.entry();
         let (state, address) = match entry.map(|entry| &entry.state) {
             _ if group.unreadable.is_some() => ("unreadable", None),
@@ -124,15 +125,37 @@ impl Gateway {
             generation: group.generation(),
             here: format!("{:?}", group.phase).to_lowercase(),
             ana: group.ana.0,
-            wanted: group.wanted.as_ref().map(|(wanted, _)| wanted.to.clone()),
-            refused: group.wanted.as_ref().and_then(|(wanted, _)| wanted.refused.clone()),
+            wanted: group.wanted.as_ref().map(|wanted| wanted.to.clone()),
+            refused: group.wanted.as_ref().and_then(|wanted| wanted.refused.clone()),
             unopened: self.unopened_of(id),
             lacks: self.lacks_of(id),
-            why: self.why(id, group),
+            served: self.is_served(id, group),
+            why: self.why(now, id, group),
         }
     }
 
-    fn why(&self, id: GroupId, group: &Group) -> Option<String> {
+    /// Whether it has an owner that is not known to be away, that serves it, and that hosts can connect to.
+    fn is_served(&self, id: GroupId, group: &Group) -> bool {
+        let Some(State::Owned { by, .. }) = group.entry().map(|entry| &entry.state) else { return false };
+        if group.unreadable.is_some() {
+            return false;
+        }
+        if by.gateway == self.me().gateway {
+            return group.phase >= Phase::Affirming && self.idle.listens == Listens::Yes;
+        }
+        let Some(peer) = self.peers.get(&by.gateway) else { return false };
+        let is_away =
+            self.suspended.is_none() && peer.lease.boot().is_none() && peer.lease.due > Duration::ZERO;
+        !is_away && !self.rests_at(&by.gateway, id) && peer.listens() == Listens::Yes
+    }
+
+    /// Whether its owner has lost it, and says so.
+    fn rests_at(&self, owner: &GatewayName, id: GroupId) -> bool {
+        let record = self.peers.get(owner).and_then(|peer| peer.record.as_ref());
+        record.is_some_and(|record| record.resting.contains(&id))
+    }
+
+    fn why(&self, now: Duration, id: GroupId, group: &Group) -> Option<String> {
         if group.unreadable.is_some() {
             return group.unreadable.clone();
         }
@@ -141,7 +164,7 @@ impl Gateway {
             let is_of_other = wanted.to != self.me().gateway || wanted.refused.is_some();
             is_of_other && (!wanted.rescue || wanted.ready)
         };
-        if let Some((wanted, _)) = group.wanted.as_ref().filter(|(wanted, _)| is_told(wanted)) {
+        if let Some(wanted) = group.wanted.as_ref().filter(|wanted| is_told(wanted)) {
             let to = &wanted.to;
             if let Some(reason) = &wanted.refused {
                 return Some(format!("{to} does not take it: {reason}"));
@@ -168,9 +191,20 @@ impl Gateway {
             {
                 Some(format!("the lease of {name} has expired, which does not count yet"))
             }
+            (Phase::Idle, Some(name)) if self.rests_at(name, id) => Some(format!(
+                "{name} has lost it, and takes it again soon: `nvmf-target ctl cluster status` there says why it was lost"
+            )),
             (Phase::Idle, Some(_)) if group.wanted.is_some() => group.trouble.clone(),
             (Phase::Idle, Some(_)) | (Phase::Serving, _) => self.why_not_whole(id),
-            (Phase::Idle, None) => group.trouble.clone(),
+            (Phase::Idle, None) => {
+                let rest = group.not_before.saturating_sub(now).as_secs();
+                let trouble = group.trouble.as_ref()?;
+                Some(if rest > 0 {
+                    format!("{trouble}; it is tried again in {rest} s")
+                } else {
+                    trouble.clone()
+                })
+            }
             (Phase::Affirming, _) => {
                 Some("its lease had lapsed: says that it is the owner still".to_string())
             }

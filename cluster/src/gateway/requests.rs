@@ -326,8 +326,8 @@ impl Gateway {
         match request {
             Request::Move { id, group, wish } => {
                 if let Some(group) = self.groups.get_mut(&group).filter(|_| done) {
-                    let bytes = wish.encode();
-                    group.wanted = Some((wish, bytes));
+                    group.wish = Some(wish.encode());
+                    group.wanted = Some(wish);
                 }
                 self.map.on_written(self.next_op());
                 self.map.hint();

@@ -233,7 +233,7 @@ impl Gateway {
             let takes_over = matches!(entry.state, State::Taking { fence: Some(_), .. });
             group.inherits |= matches!(entry.state, State::Taking { .. });
             let bytes = entry.encode();
-            (group.entry, group.seen, group.gone) = (Some((entry, bytes)), now, false);
+            (group.entry, group.seen, group.gone, group.damage) = (Some((entry, bytes)), now, false, None);
             takes_over
         };
         self.changed = now;
@@ -294,7 +294,8 @@ impl Gateway {
     fn store_entry(&mut self, now: Duration, id: GroupId, phase: Phase, entry: Entry) {
         let group = self.groups.entry(id).or_insert_with(|| Group::new(now));
         let (key, bytes) = (Entry::key(id), entry.encode());
-        let known = group.entry.as_ref().filter(|_| !group.gone).map(|(_, bytes)| bytes.clone());
+        let stands = group.entry.as_ref().filter(|_| !group.gone).map(|(_, bytes)| bytes);
+        let known = stands.or(group.damage.as_ref()).cloned();
         let compare = [(key.clone(), known)].into();
         let set: crate::action::Keys = [(key, Some(bytes))].into();
         // Whoever judges by this entry looks at the lease after it. If the lease has lapsed at this moment, `check_lapse` says

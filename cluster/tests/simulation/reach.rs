@@ -47,7 +47,7 @@ fn gateway_that_does_not_listen_yet_gets_nothing_while_another_does() {
         let text = asked(&mut world, 2, move_to("gw1"));
         assert_eq!(text, "gateway gw1 is not available: it has just started, and does not listen yet");
         assert_eq!(status(&world, 2).takers(), 0);
-        assert!(before.iter().all(|&group| !status(&world, 2).is_served(nvmf_cluster::GroupId(group))));
+        assert!(before.iter().all(|&group| !status(&world, 2).groups[&nvmf_cluster::GroupId(group)].served));
     }
 }
 

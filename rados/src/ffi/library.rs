@@ -3,6 +3,7 @@
 use core::ffi::{c_char, c_int, c_void};
 use libloading::Library;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use thiserror::Error;
 
 /// A library that Ceph is used by is not on this machine.
@@ -201,8 +202,23 @@ pub(super) fn rbd() -> Result<&'static Rbd, NoLibrary> {
     FUNCTIONS.get_or_init(Rbd::load).as_ref().map_err(Clone::clone)
 }
 
+/// One of them is loaded.
+static LOADED: AtomicBool = AtomicBool::new(false);
+
+/// Ends the process with this status, if the libraries are loaded; otherwise it does nothing.
+///
+/// For the end of `main`: threads may be in a call of the libraries then, for long where the cluster does not answer. What
+/// [`std::process::exit`] runs, static destructors of the libraries too, would take from them what they use.
+pub fn end_process(status: u8) {
+    if LOADED.load(Ordering::Relaxed) {
+        // SAFETY: `_exit` takes any status, and runs nothing of this process.
+        unsafe { libc::_exit(status.into()) }
+    }
+}
+
 /// Never unloaded: the libraries have threads and static objects.
 fn open(library: &'static str) -> Result<&'static Library, NoLibrary> {
+    LOADED.store(true, Ordering::Relaxed);
     // SAFETY: the initialisers of these two libraries set up static objects of their own, and nothing that a Rust
     // program must fear.
     let loaded = unsafe { Library::new(library) };

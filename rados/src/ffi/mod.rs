@@ -22,7 +22,7 @@ mod watch;
 pub(crate) use cluster::{Connection, Pool, Setting, version};
 pub use completions::{Bytes, Completions, Request};
 pub(crate) use image::{Image, Luks, OpenMode, rbd_version};
-pub use library::NoLibrary;
+pub use library::{NoLibrary, end_process};
 pub(crate) use object::WriteOp;
 pub use object::{LockHolder, Renewal};
 pub use watch::Notification;

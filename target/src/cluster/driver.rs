@@ -277,7 +277,7 @@ impl Thread {
 
     /// Whether what is stored of the configuration can be used, when that has changed.
     fn tell_of_configuration(&mut self) {
-        let refused = self.gateway.configuration().refused().map(ToString::to_string);
+        let refused = self.gateway.refused().map(ToString::to_string);
         if self.refused != refused {
             self.refused.clone_from(&refused);
             self.to_daemon(ToDaemon::Refused(refused));

@@ -4,6 +4,7 @@ use core::time::Duration;
 use nvmf_cluster::action::Keys;
 use nvmf_cluster::{Address, BootId, Locker, Object, Reply, Snapshot};
 use nvmf_rados::{Cluster, ClusterSpec, Error, LockName, Pool, Renewal};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What the lock of a lease is named.
@@ -41,6 +42,7 @@ impl Place {
 pub(super) struct Store {
     place: Place,
     control: Mutex<Option<Pool>>,
+    may_fence: AtomicBool,
     trouble: Trouble,
 }
 
@@ -49,7 +51,7 @@ pub(super) type Trouble = Arc<Mutex<Option<String>>>;
 
 impl Store {
     pub(super) fn new(place: Place, trouble: Trouble) -> Self {
-        Self { place, control: Mutex::new(None), trouble }
+        Self { place, control: Mutex::new(None), may_fence: AtomicBool::new(false), trouble }
     }
 
     /// The pool through the connection of the control plane.
@@ -62,9 +64,19 @@ impl Store {
         let libraries = nvmf_rados::versions();
         let connected = libraries
             .and_then(|_| Cluster::connect(&self.place.cluster))
-            .and_then(|cluster| self.place.pool(&cluster));
+            .and_then(|cluster| self.may_fence(&cluster).and(self.place.pool(&cluster)));
         self.note(connected.as_ref().err());
         Ok(control.insert(connected?).clone())
+    }
+
+    /// Asked once: who could not fence would serve, and could take nothing from who is dead.
+    fn may_fence(&self, cluster: &Cluster) -> Result<(), Error> {
+        if self.may_fence.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let refused = cluster.may_fence().err().filter(Error::is_refused);
+        self.may_fence.store(refused.is_none(), Ordering::Relaxed);
+        refused.map_or(Ok(()), Err)
     }
 
     /// Logs each reason once.

@@ -110,7 +110,11 @@ impl Daemon {
             let counted = self.common.observed.namespaces.add(export.nqn, export.namespace.nsid);
             self.as_known(Export { counted, ..export })
         };
-        let (taken, mut faults) = self.attach(opened.into_iter().map(count).collect(), 0..workers);
+        let (others, opened): (Vec<_>, Vec<_>) =
+            opened.into_iter().map(|it| (self.is_another_disk(&it), it)).partition(|(why, _)| why.is_some());
+        let opened = opened.into_iter().map(|(_, export)| count(export));
+        let (taken, mut faults) = self.attach(opened.collect(), 0..workers);
+        faults.extend(others.into_iter().filter_map(|(why, export)| Some(fault(&export, why?))));
         let nqns: BTreeSet<Nqn> = taken.iter().map(|export| export.nqn).collect();
         for export in taken {
             export.announce();

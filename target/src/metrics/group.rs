@@ -80,7 +80,7 @@ fn with_lease(status: &Status, lease: &str) -> f64 {
 }
 
 fn owned(status: &Status) -> impl Iterator<Item = (Labels, f64)> {
-    status.groups.keys().map(|id| (label("ana_group", &id.to_string()), is(status.is_served(*id))))
+    status.groups.iter().map(|(id, group)| (label("ana_group", &id.to_string()), is(group.served)))
 }
 
 fn ana_states(status: &Status) -> impl Iterator<Item = (Labels, f64)> {
@@ -131,6 +131,7 @@ mod tests {
             refused: None,
             unopened: 0,
             lacks: Vec::new(),
+            served: state == "owned",
             why: None,
         }
     }

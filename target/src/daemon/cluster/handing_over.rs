@@ -259,6 +259,7 @@ mod tests {
                 refused,
                 unopened,
                 lacks,
+                served: state == "owned",
                 why,
             };
             (GroupId(id), group)

@@ -8,7 +8,7 @@ use super::super::sizes::Looked;
 use super::Membership;
 use super::images::{Key, item, key_of};
 use crate::control::request::change::Item;
-use crate::exports::{Export, absent};
+use crate::exports::{Export, ExportFault, absent};
 use crate::limits::RETRY_INTERVAL;
 use core::time::Duration;
 use nvmf_backend::Disk;
@@ -113,6 +113,14 @@ impl Daemon {
         known.is_some_and(|known| known.bytes == disk.geometry().bytes())
     }
 
+    /// An image that was just opened is another one than the group serves under this number: the name is another one's now, and
+    /// whoever has the right one open goes on with it.
+    pub(in crate::daemon) fn is_another_disk(&self, export: &Export) -> Option<ExportFault> {
+        let known = self.cluster.as_ref()?.known.get(&key_of(export))?.uuid;
+        let found = Uuid::from_bytes(export.uuid);
+        (known != found).then_some(ExportFault::AnotherDisk { found, known })
+    }
+
     /// An image that was just opened, as hosts are shown it: it may have shrunk while nobody here looked.
     pub(in crate::daemon) fn as_known(&self, export: Export) -> Export {
         let Some(&Known { bytes, .. }) = self.cluster.as_ref().and_then(|it| it.known_of(&export)) else {
@@ -175,6 +183,8 @@ impl Daemon {
         let mut unsure: Vec<Export> = Vec::new();
         let change = |export: &Export| {
             let shown = Known::shown(export);
+            // Which disk it is never changes: that would be another namespace.
+            cluster.known.get(&key_of(export)).is_none_or(|known| known.uuid == shown.uuid).then_some(())?;
             match cluster.known_of(export) {
                 Some(known) if known.bytes >= shown.bytes => return None,
                 // It may have shrunk, and that been accepted, while this gateway was stopped: then it has not grown.

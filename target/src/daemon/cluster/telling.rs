@@ -69,7 +69,7 @@ impl Daemon {
                 let is_used = self.keys_in_group(*id).next().is_some();
                 let why = said(&group.why);
                 match group.state {
-                    "owned" if is_used && !status.is_served(*id) => {
+                    "owned" if is_used && !group.served => {
                         Some(format!("ANA group {id} is served by nobody{why}"))
                     }
                     "owned" if group.unopened > 0 => Some(format!("ANA group {id} lacks images{why}")),

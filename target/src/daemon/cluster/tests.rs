@@ -143,6 +143,33 @@ fn image_whose_ana_group_is_another_one_is_not_served_through_the_old_connection
     daemon.stop(Duration::ZERO);
 }
 
+/// A gateway that is started when the image's name has become another image's.
+#[test]
+fn image_that_is_another_disk_than_the_group_knows_is_not_served_and_stays_unknown() {
+    let mut daemon = gateway();
+    let nqn: Nqn = NQN.parse().unwrap();
+    let known =
+        json!({ "bytes": 1 << 20, "block_size": 4096, "uuid": "b0e2a8d6-0049-50bc-9a3d-5e8aeaac9d6f" });
+    let known: super::known::Known = serde_json::from_value(known).unwrap();
+    daemon.cluster.as_mut().unwrap().known.insert((nqn, 2), known);
+    let text = format!(
+        "[[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n[[subsystem.namespace]]\nnsid = 2\nmemory = \"1MiB\"\n"
+    );
+    let asked = Config { subsystems: Config::parse(&text).unwrap().subsystems, ..daemon.config.clone() };
+    let changing = daemon.apply(&asked, Origin::Group, None);
+    daemon.await_changes(changing, Asker::Reload);
+    daemon.end_changes();
+    assert!(daemon.exports().is_empty());
+    let namespace = &asked.subsystems[0].namespaces[0];
+    let why = daemon.why_not_open(&(nqn, 2), namespace).unwrap();
+    assert!(why.contains("is another disk") && why.contains(&known.uuid.to_string()), "{why}");
+    // It is the disk that the group knows, which hosts have on other paths.
+    let table = daemon.registry().namespaces(&nqn).unwrap().clone();
+    let shown: Vec<_> = table.iter().map(|it| (it.uuid, it.access.is_accessible)).collect();
+    assert_eq!(shown, [(known.uuid.into_bytes(), false)]);
+    daemon.stop(Duration::ZERO);
+}
+
 #[test]
 fn size_that_was_accepted_is_nothing_that_is_left_out_and_goes_with_its_namespace() {
     let mut daemon = gateway();
