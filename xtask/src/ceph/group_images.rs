@@ -183,7 +183,11 @@ pub(super) fn renamed(cluster: &mut Cluster) -> Result<()> {
     };
     let longest = group.verified(1, |group| {
         let is_refused = |group: &Group, to: &str| {
-            let refused = group.ask(0, &["cluster", "move", "1", to])?;
+            let mut refused = serde_json::Value::Null;
+            until_within("the gateway that is asked is there", SOON, || {
+                refused = group.ask(0, &["cluster", "move", "1", to]).unwrap_or_default();
+                !refused["error"]["message"].as_str().is_some_and(|it| it.contains("is not available"))
+            })?;
             let text = refused["error"]["message"].as_str().unwrap_or_default();
             ensure!(text.contains(&format!("{to} does not take it")) && text.contains(ANOTHER), "{refused}");
             println!("  refused: {text}");
@@ -195,7 +199,6 @@ pub(super) fn renamed(cluster: &mut Cluster) -> Result<()> {
         // From now on that gateway has seen the other image only.
         group.kill(1)?;
         group.revive(1)?;
-        group.until_back(1, 0)?;
         until_within("the gateway that is back has looked at what it finds", SOON, || {
             field(group, 1, 1, "disk").is_some_and(|it| !it.is_null())
         })?;
