@@ -61,8 +61,19 @@ impl Object {
     }
 }
 
-/// Namespaces whose images cannot be opened, each with its reason.
-pub type Unopened = Vec<(String, String)>;
+/// Namespaces whose images cannot be opened.
+pub type Unopened = Vec<Lack>;
+
+/// A namespace whose image cannot be opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lack {
+    /// Its item in the configuration.
+    pub namespace: String,
+    /// Why.
+    pub reason: String,
+    /// There is no image of this name, or another disk has it. Only who has the right one open from before can serve it.
+    pub is_gone: bool,
+}
 
 /// Keys and their values; `None` removes a key, or expects it to be absent.
 pub type Keys = Vec<(String, Option<Vec<u8>>)>;

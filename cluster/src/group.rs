@@ -105,6 +105,10 @@ pub(crate) struct Group {
     pub(crate) unable_until: Duration,
     /// Why it does not move here, before that is written down.
     pub(crate) refusal: Option<String>,
+    /// That is because hosts would lose an image.
+    pub(crate) loses: bool,
+    /// Others refuse it for that since this gateway leaves.
+    pub(crate) is_held: bool,
     /// Who is not to be asked to take it, and until when: it has refused it, or was asked because of images.
     pub(crate) spared: BTreeMap<GatewayName, Duration>,
 }
@@ -138,6 +142,8 @@ impl Group {
             not_before: Duration::ZERO,
             unable_until: Duration::ZERO,
             refusal: None,
+            loses: false,
+            is_held: false,
             spared: BTreeMap::new(),
         }
     }

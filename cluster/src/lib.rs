@@ -44,7 +44,7 @@ pub mod reservations;
 pub mod status;
 pub mod timing;
 
-pub use action::{Action, Handle, Locker, Object, OpId, Reply, Snapshot, Unopened, Via};
+pub use action::{Action, Handle, Lack, Locker, Object, OpId, Reply, Snapshot, Unopened, Via};
 pub use encoding::Unreadable;
 pub use gateway::{Gateway, Identity, RequestError, RequestId};
 pub use name::{Address, BootId, GatewayName, GroupId, InvalidName, Process};

@@ -207,11 +207,14 @@ pub(crate) struct Move {
     /// Why that gateway does not take it. An operator's wish stays so, for all to see, until somebody asks again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) refused: Option<String>,
+    /// It is refused because only the owner has an image open that nobody else finds: hosts would lose it.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub(crate) loses: bool,
 }
 
 impl Move {
     pub(crate) fn new(to: GatewayName) -> Self {
-        Self { to, ready: false, balance: false, rescue: false, refused: None }
+        Self { to, ready: false, balance: false, rescue: false, refused: None, loses: false }
     }
 
     /// Whether the owner wants it, and may change its mind.

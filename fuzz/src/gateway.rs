@@ -4,8 +4,8 @@ use crate::input::Input;
 use core::time::Duration;
 use nvmf_cluster::configuration::Change;
 use nvmf_cluster::{
-    Action, Address, AnaState, BootId, Gateway, GatewayName, GroupId, Handle, Identity, Locker, Object, OpId,
-    Process, Reply, Snapshot, Timing, Via,
+    Action, Address, AnaState, BootId, Gateway, GatewayName, GroupId, Handle, Identity, Lack, Locker, Object,
+    OpId, Process, Reply, Snapshot, Timing, Via,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -123,7 +123,11 @@ fn wrong(which: u8) -> Reply {
         3 => Reply::Held(locker),
         4 => Reply::Connected(Address("10.0.0.1:0/0".into())),
         5 => Reply::Unchanged,
-        6 => Reply::Unopened(vec![("namespace".into(), "it cannot be opened".into())]),
+        6 => Reply::Unopened(vec![Lack {
+            namespace: "namespace".into(),
+            reason: "it cannot be opened".into(),
+            is_gone: false,
+        }]),
         _ => Reply::Converged(vec![("item".into(), "it is broken".into())]),
     }
 }

@@ -271,6 +271,12 @@ impl Disk {
         }
     }
 
+    /// Whether an image was found to be removed, when [`Disk::presence`] looked last.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        matches!(&self.0.kind, Kind::Image(disk) if disk.image.is_removed())
+    }
+
     /// Whether writes of an image that was opened for reading would end if it were opened for writing. Blocks.
     ///
     /// # Errors

@@ -1,12 +1,14 @@
 //! Images that cannot be opened: whoever can open more of a group's images gets the group.
 //!
 //! A gateway that is to get a group looks at its images before it says that it is ready, and refuses the group if it can open
-//! fewer than the owner. An owner that cannot open all asks the others by such a move: hosts notice nothing where they
-//! cannot either.
+//! fewer than the owner, or would find another disk, or none, where the owner has the right one open: an image that was
+//! renamed, or whose name another one has, is served by its owner only, until the name is as it was. An owner that cannot
+//! open all asks the others by such a move: hosts notice nothing where they cannot either.
 
 use super::Gateway;
 use crate::group::Phase;
 use crate::map::{Entry, Move};
+use crate::registry::LACKS_MAX;
 use crate::{Action, GatewayName, GroupId, Unopened, placement};
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -15,8 +17,8 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 impl Gateway {
-    /// What of the groups that are served here cannot be opened now. What is gone from the pool is none of that: nobody
-    /// can open it.
+    /// What of the groups that are served here is not open now: also what is gone from the pool, so that a gateway which looks
+    /// at the same images is not taken for a worse one.
     pub fn set_unopened(&mut self, now: Duration, unopened: BTreeMap<GroupId, Unopened>) {
         self.unopened = unopened;
         self.advance(now);
@@ -51,7 +53,7 @@ impl Gateway {
         match owner {
             Some(name) if *name == self.me().gateway => {
                 let unopened = self.unopened.get(&id).into_iter().flatten();
-                unopened.map(|(namespace, _)| namespace.clone()).collect()
+                unopened.map(|lack| lack.namespace.clone()).collect()
             }
             Some(name) => {
                 let record = self.peers.get(name).and_then(|peer| peer.record.as_ref());
@@ -72,21 +74,33 @@ impl Gateway {
         let group = self.group(id);
         let is_rescue = group.wanted.as_ref().is_some_and(|wish| wish.rescue);
         let was_unable = now < group.unable_until;
-        if here == 0 && !was_unable || here < there || here == there && !is_rescue {
-            group.phase = Phase::Prepared;
+        let is_enough = here == 0 && !was_unable || here < there || here == there && !is_rescue;
+        let lost = unopened.iter().find(|lack| lack.is_gone && self.is_open_at_owner(id, &lack.namespace));
+        if is_enough && lost.is_none() {
+            self.group(id).phase = Phase::Prepared;
             return;
         }
-        let reason = match unopened.first() {
-            Some((namespace, reason)) => format!("{namespace} cannot be opened there: {reason}"),
+        let open_there = || unopened.iter().find(|lack| self.is_open_at_owner(id, &lack.namespace));
+        let loses = lost.is_some();
+        let reason = match lost.or_else(open_there).or(unopened.first()) {
+            Some(lack) => format!("{} cannot be opened there: {}", lack.namespace, lack.reason),
             None => "images of it could not be opened there a short time ago".to_string(),
         };
         self.refuse(now, id, reason);
+        self.group(id).loses = loses;
+    }
+
+    /// Whether the owner of a group serves a namespace, by what is known of it. Of many that it lacks it does not name all.
+    fn is_open_at_owner(&self, id: GroupId, namespace: &str) -> bool {
+        let lacks = self.lacks_of(id);
+        lacks.len() < LACKS_MAX && !lacks.iter().any(|it| it == namespace)
     }
 
     /// The group does not move here.
     pub(super) fn refuse(&mut self, now: Duration, id: GroupId, reason: String) {
         self.lose(now, id, &reason);
-        self.group(id).refusal = Some(reason);
+        let group = self.group(id);
+        (group.refusal, group.loses) = (Some(reason), false);
     }
 
     /// Whether that gateway is not to be asked yet to take a group.
@@ -101,7 +115,8 @@ impl Gateway {
     }
 
     /// Asks others to take a group of which this gateway cannot open all images: one at a time, and each not again soon,
-    /// whatever came of it. So a group does not go back and forth where a look promises more than can be opened.
+    /// whatever came of it. So a group does not go back and forth where a look promises more than can be opened. What is gone
+    /// from the pool nobody can open.
     pub(super) fn rescue(&mut self, now: Duration) {
         let known =
             self.own.stored.as_ref().map(|(record, _)| record.unopened.as_slice()).unwrap_or_default();
@@ -118,7 +133,8 @@ impl Gateway {
             let may = may.map(|(name, load)| (name.clone(), *load)).collect();
             placement::least_loaded(&may, id).cloned().map(|to| (id, to))
         };
-        let wish = known.iter().map(|(id, _)| *id).filter(is_free).find_map(to);
+        let is_of_use = |id: &GroupId| self.unopened.get(id).into_iter().flatten().any(|lack| !lack.is_gone);
+        let wish = known.iter().map(|(id, _)| *id).filter(is_of_use).filter(is_free).find_map(to);
         if let Some((id, to)) = wish
             && self.set_wish(id, Some(Move { rescue: true, ..Move::new(to.clone()) }))
         {
@@ -131,8 +147,8 @@ impl Gateway {
         let count = self.unopened_of(id);
         let owner = self.groups.get(&id).and_then(|group| group.entry()).and_then(Entry::holder)?;
         let which = match self.unopened.get(&id).and_then(|unopened| unopened.first()) {
-            Some((namespace, reason)) if owner.gateway == self.me().gateway => {
-                format!("{namespace}: {reason}")
+            Some(lack) if owner.gateway == self.me().gateway => {
+                format!("{}: {}", lack.namespace, lack.reason)
             }
             _ => format!("`ctl status` at {} says which", owner.gateway),
         };

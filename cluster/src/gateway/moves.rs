@@ -62,6 +62,7 @@ impl Gateway {
         let (wish, asked) = (self.groups[&id].wanted.clone(), self.groups[&id].asked);
         if let Some(wish) = wish.as_ref().filter(|wish| asked && wish.refused.is_some()) {
             self.spare(now, id, wish.to.clone());
+            self.group(id).is_held |= wish.loses;
         }
         let can_take = |name: &GatewayName| self.peers.get(name).is_some_and(super::Peer::can_take);
         let wish = wish.filter(|wish| wish.refused.is_none() && can_take(&wish.to));
@@ -84,6 +85,8 @@ impl Gateway {
                 self.wake_at(until);
             }
             (Some(_), _) if now < until => self.wake_at(until),
+            // Hosts would lose what only this gateway has open: whoever drains it is told. Who has to go goes.
+            _ if serves && self.groups[&id].is_held => {}
             // There is nobody, which matters to who has to go all the same.
             _ if any.is_some() || self.stopping => self.drain(now, id, any),
             _ => {}
@@ -100,7 +103,8 @@ impl Gateway {
         }
         match (group.phase, wish.filter(|_| self.leaves.is_none())) {
             (Phase::Idle, Some(wish)) if group.refusal.is_some() => {
-                let wish = Move { refused: group.refusal.clone(), ready: false, ..wish.clone() };
+                let (refused, loses) = (group.refusal.clone(), group.loses);
+                let wish = Move { refused, loses, ready: false, ..wish.clone() };
                 self.set_wish(id, Some(wish));
             }
             (Phase::Idle, Some(wish)) if wish.refused.is_some() => {}
@@ -183,7 +187,7 @@ impl Gateway {
         let leaves = self.stopping || self.idle.reason().is_some();
         if leaves && self.leaves.is_none() {
             for group in self.groups.values_mut() {
-                group.asked = false;
+                (group.asked, group.is_held) = (false, false);
                 group.spared.clear();
             }
         }

@@ -133,6 +133,70 @@ fn move_to_a_gateway_that_cannot_open_an_image_is_refused_until_it_is_asked_for_
     assert_eq!(status(&world, 2).groups[&GroupId(group)].refused, None);
 }
 
+/// An image was renamed, or another one has its name: who has it open goes on with it, and nobody else can.
+#[test]
+fn disk_that_only_its_owner_finds_is_not_lost_by_a_move() {
+    let gone = |node| (AT, LONG, Fault::Unable { node, how: Unable::OneGone });
+    let faults = [gone(1), gone(2)];
+    let (mut world, group, ask) = with_a_group_of_gw0(&faults);
+    for (to, second) in [("gw1", 10), ("gw2", 20)] {
+        ask(&mut world, to);
+        assert_eq!(most_away(&mut world, AT + second * SECOND), 0);
+        let refused = status(&world, 0).groups[&GroupId(group)].refused.clone().expect("a reason");
+        assert!(refused.contains("0 cannot be opened there: another disk"), "{refused}");
+        assert_eq!(world.shown(group), ["gw0"]);
+    }
+}
+
+#[test]
+fn group_with_an_image_that_is_gone_is_taken_over_and_moves_as_any_other() {
+    let mut world = after_a_loss(Unable::OneGone, true);
+    world.run_until(AT + 12 * SECOND).expect("a run");
+    let lacking = |world: &World, node, by: &str| {
+        let groups = status(world, node).groups.into_iter().filter(|(_, group)| group.unopened == 1);
+        let of = groups.filter(|(_, group)| group.gateway.as_ref().is_some_and(|it| it.as_str() == by));
+        of.map(|(id, _)| id.0).collect::<Vec<_>>()
+    };
+    assert_eq!(count(&world, "gw1") + count(&world, "gw2"), 12, "the dead gateway's were taken over");
+    let (of_gw1, of_gw2) = (lacking(&world, 2, "gw1"), lacking(&world, 1, "gw2"));
+    assert_eq!(of_gw1.len() + of_gw2.len(), 4);
+    // Nobody is asked for what nobody can do.
+    world.run_until(AT + 60 * SECOND).expect("a run");
+    let groups = status(&world, 1).groups;
+    assert!(groups.values().all(|group| group.wanted.is_none() && group.refused.is_none()), "{groups:?}");
+    let ask = |world: &mut World, group, to: &str| {
+        let name = nvmf_cluster::GatewayName::new(to).expect("a name");
+        let clock = world.nodes[1].clock(world.now);
+        world.nodes[1].running.as_mut().expect("it runs").engine.move_group(clock, GroupId(group), &name);
+        world.pump(1);
+    };
+    // Balance does not take it back.
+    let (from, to, gone) = match count(&world, "gw1") > count(&world, "gw2") {
+        true => ("gw1", "gw2", of_gw1),
+        false => ("gw2", "gw1", of_gw2),
+    };
+    ask(&mut world, gone[0], to);
+    world.run_until(AT + 65 * SECOND).expect("a run");
+    assert_eq!(world.shown(gone[0]), [to], "its owner had it no better");
+    let whole = (1..=12).find(|id| world.shown(*id) == [from] && !gone.contains(id)).expect("a group");
+    ask(&mut world, whole, to);
+    world.run_until(AT + 70 * SECOND).expect("a run");
+    assert_eq!(world.shown(whole), [from], "its owner has all of it open");
+    // A drain keeps what hosts would lose, and who stops goes all the same.
+    let drained = usize::from(to == "gw1") + 1;
+    let clock = world.nodes[drained].clock(world.now);
+    world.nodes[drained].running.as_mut().expect("it runs").engine.drain_all(clock, true);
+    world.pump(drained);
+    world.run_until(AT + 100 * SECOND).expect("a run");
+    let stay: Vec<u32> = (1..=12).filter(|id| world.shown(*id) == [from]).collect();
+    assert!(!stay.is_empty() && stay.iter().all(|id| !gone.contains(id)), "{stay:?} of {from}; {gone:?}");
+    let clock = world.nodes[drained].clock(world.now);
+    world.nodes[drained].running.as_mut().expect("it runs").engine.stop(clock);
+    world.pump(drained);
+    world.run_until(AT + 120 * SECOND).expect("a run");
+    assert_eq!(count(&world, to), 12);
+}
+
 /// A group of gw0's, and what asks gw2 to move it.
 fn with_a_group_of_gw0(faults: &[(Time, Time, Fault)]) -> (World, u32, impl Fn(&mut World, &str)) {
     let mut world = world(faults, 6);

@@ -95,6 +95,8 @@ pub(crate) enum Unable {
     OpenAll,
     /// One of two does not answer: hosts get the other one, and a look at them ends late.
     OneHangs,
+    /// One of two has another disk behind its name, or none.
+    OneGone,
 }
 
 /// A fault, from when on, and for how long.

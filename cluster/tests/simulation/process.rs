@@ -5,7 +5,7 @@ use super::node::{Client, Command, Input, Node};
 use super::plan::{MS, SECOND, Time, Unable};
 use super::store::{Access, Io};
 use super::world::{Event, From, World};
-use nvmf_cluster::{Action, AnaState, Handle, Object, Reply, Unopened, Via};
+use nvmf_cluster::{Action, AnaState, Handle, Lack, Object, Reply, Unopened, Via};
 use serde_json::json;
 
 impl World {
@@ -126,7 +126,7 @@ impl World {
                 self.send_to(node, life, 5 * MS, 0, Input::Reply(op, reply, None));
             }
             Action::LookAtImages { op, .. } if unable == Some(Unable::OneHangs) => {
-                let reply = Reply::Unopened([("0".to_owned(), "it did not open".to_owned())].into());
+                let reply = Reply::Unopened([lack(0, "it did not open")].into());
                 self.send_to(node, life, 10 * SECOND, 0, Input::Reply(op, reply, None));
             }
             Action::LookAtImages { op, .. } => {
@@ -360,9 +360,14 @@ fn lacks(unable: Option<Unable>) -> Unopened {
     let count = match unable {
         Some(Unable::Open) => 2,
         Some(Unable::OpenAll) => 1,
+        Some(Unable::OneGone) => return [Lack { is_gone: true, ..lack(0, "another disk") }].into(),
         _ => 0,
     };
-    (0..count).map(|image| (image.to_string(), "no passphrase".to_owned())).collect()
+    (0..count).map(|image| lack(image, "no passphrase")).collect()
+}
+
+fn lack(image: u32, reason: &str) -> Lack {
+    Lack { namespace: image.to_string(), reason: reason.to_owned(), is_gone: false }
 }
 
 fn text(bytes: &[u8]) -> String {

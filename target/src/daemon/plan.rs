@@ -201,8 +201,11 @@ impl Daemon {
 
     /// The answer to `plan`, with what cannot be had of the keys that it names.
     pub(super) fn planned(&self, asked: &Config, faults: Vec<(Nqn, String)>) -> Answer {
-        let mut changes: Vec<Item> = self.plan(asked).into_iter().map(|(_, item)| item).collect();
-        let mut problems = Vec::new();
+        let mut planned = self.plan(asked);
+        let refused = self.refused_by_group(asked, &mut planned);
+        let mut problems: Vec<String> =
+            refused.map(|text| format!("nothing would be changed: {text}")).into_iter().collect();
+        let mut changes: Vec<Item> = planned.into_iter().map(|(_, item)| item).collect();
         for (host, text) in faults {
             let name = host.to_string();
             match changes.iter_mut().find(|item| item.change == "set-host" && item.name == name) {

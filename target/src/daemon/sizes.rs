@@ -137,6 +137,19 @@ impl Daemon {
         }
     }
 
+    /// What hosts have of a disk whose name leads elsewhere, and what to do.
+    fn how_it_goes_on(&self) -> String {
+        let anew = self.how_to_take_anew();
+        match self.cluster {
+            // Which gateway that is may change before anybody reads this.
+            Some(_) => format!(
+                "Hosts go on with it at the gateway that has it open, and no other one can open it: a planned move is refused, and \
+                 when that gateway stops or dies, hosts lose it. Put it back, or {anew}"
+            ),
+            None => format!("Hosts go on with the one that was opened. Put it back, or {anew}"),
+        }
+    }
+
     /// How another disk is served in the place of the one that is open.
     fn how_to_take_anew(&self) -> &'static str {
         match self.cluster {
@@ -162,9 +175,8 @@ impl Daemon {
             Ok(Presence::There) => None,
             Ok(Presence::Locked(_)) if export.namespace.read_only => None,
             Ok(Presence::Renamed) => Some(format!(
-                "{backing} is not the disk that is served: it was replaced or removed, and hosts go on with the one that was \
-                 opened. Put it back, or {}",
-                self.how_to_take_anew()
+                "{backing} is not the disk that is served: it was renamed, replaced or removed. {}",
+                self.how_it_goes_on()
             )),
             Ok(Presence::Locked(by)) => Some(format!(
                 "{backing} was locked by {} ({:?}): writes wait until that is released. See rbd lock ls, rbd lock rm",

@@ -169,6 +169,63 @@ pub(super) fn owner_of(group: &Group) -> Result<usize> {
     owner.context("nobody owns the ANA group")
 }
 
+/// Two images trade their names: the owner serves both on, and no planned move takes them from hosts. Once the owner has
+/// died they are what nobody can open, until they have their names back.
+pub(super) fn renamed(cluster: &mut Cluster) -> Result<()> {
+    let cluster = &*cluster;
+    const ANOTHER: &str = "another disk";
+    let images = images("renamed", 2);
+    let mut group = Group::start(cluster, "renamed", 3, 1, &images)?;
+    let trade = |cluster: &Cluster| {
+        let (one, other, away) = (images[0].as_str(), images[1].as_str(), "renamed-away");
+        let names = [(one, away), (other, one), (away, other)];
+        names.iter().try_for_each(|(from, to)| cluster.rbd(&format!("rename {from} {to}")).map(drop))
+    };
+    let longest = group.verified(1, |group| {
+        let is_refused = |group: &Group, to: &str| {
+            let mut refused = serde_json::Value::Null;
+            until_within("the gateway that is asked is there", SOON, || {
+                refused = group.ask(0, &["cluster", "move", "1", to]).unwrap_or_default();
+                !refused["error"]["message"].as_str().is_some_and(|it| it.contains("is not available"))
+            })?;
+            let text = refused["error"]["message"].as_str().unwrap_or_default();
+            ensure!(text.contains(&format!("{to} does not take it")) && text.contains(ANOTHER), "{refused}");
+            println!("  refused: {text}");
+            ensure!(group.owner(2, 1).as_deref() == Some("gw0"), "the ANA group has moved");
+            Ok(())
+        };
+        trade(cluster)?;
+        is_refused(group, "gw2")?;
+        // From now on that gateway has seen the other image only.
+        group.kill(1)?;
+        group.revive(1)?;
+        until_within("the gateway that is back has looked at what it finds", SOON, || {
+            field(group, 1, 1, "disk").is_some_and(|it| !it.is_null())
+        })?;
+        is_refused(group, "gw1")?;
+        trade(cluster)?;
+        group.change(0, &["cluster", "move", "1", "gw2"])
+    })?;
+    println!("  the longest write of a host took {longest:.2?}");
+    trade(cluster)?;
+    // Only one is left that knows what hosts had.
+    group.kill(1)?;
+    group.kill(2)?;
+    group.until_served(0, 1, SOON)?;
+    until_within("the group's status says what has become of them", SOON, || {
+        let group = group.status(0).unwrap_or_default()["groups"]["1"].clone();
+        group["unopened"] == 2 && group["why"].as_str().is_some_and(|why| why.contains(ANOTHER))
+    })?;
+    let waits = |nsid| field(&group, 0, nsid, "state").is_some_and(|it| it != "served");
+    ensure!(waits(1) && waits(2), "{}", group.ask(0, &["status"])?);
+    trade(cluster)?;
+    [1, 2].iter().try_for_each(|nsid| group.until_read(*nsid))?;
+    until_within("all are there", SOON, || {
+        group.status(0).is_ok_and(|status| status["groups"]["1"]["unopened"] == 0)
+    })?;
+    group.stop()
+}
+
 /// Somebody has locked an image that is added: its ANA group stays where it is, and hosts go on with the others.
 pub(super) fn locked(cluster: &mut Cluster) -> Result<()> {
     let images = images("locked", 1);

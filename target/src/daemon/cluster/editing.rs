@@ -9,7 +9,7 @@ use super::converging::{configuration, remedy};
 use super::images::item;
 use super::known::Known;
 use crate::control::protocol::Fault;
-use crate::control::request::change::Item;
+use crate::control::request::change::{Effect, Item};
 use crate::exports::shared_image;
 use nvmf_backend::{Disk, DiskSpec};
 use nvmf_cluster::configuration::Change;
@@ -124,17 +124,7 @@ impl Daemon {
         let mut changing = Changing::new(Vec::new(), Origin::Command, now);
         let Some(cluster) = &self.cluster else { return Ok(changing) };
         let after = asked.items().map_err(|error| Fault::refused(error.to_string()))?;
-        if let Some(name) = regrouped(&cluster.items, &after) {
-            return Err(Fault::refused(format!("{name}: {REGROUPED}")));
-        }
-        if let Some(text) = beyond(&planned, cluster.shared.ana_groups) {
-            return Err(Fault::refused(text));
-        }
-        let changes = differences(&cluster.items, &after, &cluster.shared.items);
-        let mut changes = changes.map_err(|error| Fault::refused(error.to_string()))?;
-        if let Some(text) = changes.iter().find_map(|change| cluster.overwrites(change)) {
-            return Err(Fault::refused(text));
-        }
+        let mut changes = cluster.changes_to(&after, &planned).map_err(Fault::refused)?;
         for change in &planned {
             if let Planned::RemoveSubsystem(nqn) = change {
                 let below = cluster.removals_below(&nqn.to_string(), &changes);
@@ -154,6 +144,32 @@ impl Daemon {
         changing.items = items;
         changing.asking = Some(self.ask_to_change(changes, look, disks));
         Ok(changing)
+    }
+
+    /// Why the group would not be asked for this, of which it then changes nothing. What is planned says so of each namespace that
+    /// is to be in another ANA group.
+    pub(in crate::daemon) fn refused_by_group(
+        &self,
+        asked: &Config,
+        planned: &mut [(Planned, Item)],
+    ) -> Option<String> {
+        let cluster = self.cluster.as_ref()?;
+        let after = match asked.items() {
+            Ok(after) => after,
+            Err(error) => return Some(error.to_string()),
+        };
+        let regrouped: BTreeSet<String> = regrouped(&cluster.items, &after).collect();
+        for (change, told) in &mut *planned {
+            let (Planned::SetNamespace(nqn, new) | Planned::ReplaceNamespace(nqn, new)) = change else {
+                continue;
+            };
+            if regrouped.contains(&item(&(*nqn, new.nsid))) {
+                (told.effect, told.note) = (Effect::Refused, Some(REGROUPED.to_owned()));
+                told.connections.clear();
+            }
+        }
+        let planned: Vec<Planned> = planned.iter().map(|(change, _)| change.clone()).collect();
+        cluster.changes_to(&after, &planned).err()
     }
 
     /// Opens the image of a namespace, read-only, to know whether it can be had.
@@ -191,6 +207,22 @@ impl super::Membership {
             "the group has {key} already, and this gateway leaves it out: {reason}. {}",
             remedy(key)
         ))
+    }
+
+    /// What is asked of the group, so that it serves this; or why it is not asked.
+    fn changes_to(&self, after: &Items, planned: &[Planned]) -> Result<Vec<Change>, String> {
+        if let Some(name) = regrouped(&self.items, after).next() {
+            return Err(format!("{name}: {REGROUPED}"));
+        }
+        if let Some(text) = beyond(planned, self.shared.ana_groups) {
+            return Err(text);
+        }
+        let changes = differences(&self.items, after, &self.shared.items);
+        let changes = changes.map_err(|error| error.to_string())?;
+        match changes.iter().find_map(|change| self.overwrites(change)) {
+            Some(text) => Err(text),
+            None => Ok(changes),
+        }
     }
 
     pub(super) fn removal(&self, key: String) -> Change {
@@ -253,12 +285,12 @@ fn beyond(planned: &[Planned], ana_groups: u32) -> Option<String> {
     ))
 }
 
-/// A namespace that has another ANA group afterwards.
-fn regrouped(before: &Items, after: &Items) -> Option<String> {
+/// Namespaces that have another ANA group afterwards.
+fn regrouped(before: &Items, after: &Items) -> impl Iterator<Item = String> {
     let group = |item: &toml::Table| item.get("ana_group").and_then(toml::Value::as_integer).unwrap_or(1);
     let namespaces = before.iter().filter(|(key, _)| key.starts_with("namespace/"));
-    let mut both = namespaces.filter_map(|(key, old)| Some((key, old, after.get(key)?)));
-    both.find(|(_, old, new)| group(old) != group(new)).map(|(key, ..)| key.clone())
+    let both = namespaces.filter_map(|(key, old)| Some((key, old, after.get(key)?)));
+    both.filter(move |(_, old, new)| group(old) != group(new)).map(|(key, ..)| key.clone())
 }
 
 /// The changes that lead from items to others, each for the version of the item that it was made to.

@@ -189,7 +189,13 @@ impl Daemon {
         }
         let (own, stays) = (handing_over.own.clone(), stays.unwrap_or_else(|| handing_over.own.clone()));
         changing.handing_over = None;
-        let why = status.as_ref().map(reasons).filter(|why| !why.is_empty());
+        let refused = |status: &Status| {
+            let of =
+                |id: &GroupId| Some(format!("ANA group {id}: {}", status.groups.get(id)?.refused.as_ref()?));
+            stays.iter().filter_map(of).next()
+        };
+        let refused = status.as_ref().and_then(refused);
+        let why = refused.or_else(|| status.as_ref().map(reasons).filter(|why| !why.is_empty()));
         let why = why.unwrap_or_else(|| "`nvmf-target ctl cluster status` says why".to_owned());
         let moved: BTreeSet<GroupId> = own.difference(&stays).copied().collect();
         let moved = match moved.is_empty() {

@@ -15,7 +15,7 @@ use crate::limits::RETRY_INTERVAL;
 use crate::mailbox::ThreadMessage;
 use core::time::Duration;
 use nvmf_backend::{Disk, Health};
-use nvmf_cluster::{AnaState, GroupId, Handle, OpId, Reply, Unopened};
+use nvmf_cluster::{AnaState, GroupId, Handle, Lack, OpId, Reply, Unopened};
 use nvmf_config::Namespace;
 use nvmf_rados::Cluster;
 use nvmf_subsystem::reservation::Reservation;
@@ -122,19 +122,21 @@ impl Daemon {
         Some(Fault { text, is_gone: self.namespaces.is_missing(key) })
     }
 
-    /// Tells the group's thread what cannot be opened here, when that has changed.
+    /// Tells the group's thread what is not open here, when that has changed: also what nobody can open.
     pub(super) fn tell_unopened(&mut self) {
         let Some(cluster) = &self.cluster else { return };
         let served = cluster.handles.values().filter(|images| images.is_served());
         let of = |images: &Images| {
-            let seen: BTreeSet<Key> = self.of_group(images.group).map(key_of).collect();
-            let trouble = |key: &Key| match images.failed.get(key) {
-                Some(failed) => Some(failed.why.clone()),
-                None if seen.contains(key) => None,
-                None => self.never_seen(key),
+            let seen: BTreeMap<Key, &Export> =
+                self.of_group(images.group).map(|export| (key_of(export), export)).collect();
+            let trouble = |key: &Key| match (images.failed.get(key), seen.get(key)) {
+                (Some(failed), _) => Some(failed.why.clone()),
+                (None, Some(export)) if export.disk.is_removed() => Some(removed()),
+                (None, Some(_)) => None,
+                (None, None) => self.never_seen(key),
             };
-            let unopened = self.keys_in_group(images.group).filter_map(|key| Some((key, trouble(&key)?)));
-            let unopened = unopened.filter(|(_, why)| !why.is_gone).map(|(key, why)| (item(&key), why.text));
+            let unopened =
+                self.keys_in_group(images.group).filter_map(|key| Some(lack(&key, trouble(&key)?)));
             (images.group, unopened.collect::<Unopened>())
         };
         let unopened: BTreeMap<_, _> = served.map(of).filter(|(_, unopened)| !unopened.is_empty()).collect();
@@ -401,6 +403,15 @@ impl Daemon {
 
 pub(super) fn key_of(export: &Export) -> Key {
     (export.nqn, export.namespace.nsid)
+}
+
+pub(super) fn lack(key: &Key, why: Fault) -> Lack {
+    Lack { namespace: item(key), reason: why.text, is_gone: why.is_gone }
+}
+
+/// What is open of an image is of no use any more.
+fn removed() -> Fault {
+    Fault { text: "the image was removed".to_owned(), is_gone: true }
 }
 
 /// The item of a namespace in the group's configuration.

@@ -2,10 +2,12 @@
 //! whether that can be done here before the owner drains.
 
 use super::super::Daemon;
-use super::images::{Key, item};
+use super::images::{Key, lack};
+use super::known::Known;
 use super::leaving::close;
-use super::opening::{Fault, OPENING_MAX, Opening};
+use super::opening::{Fault, OPENING_MAX, Opening, is_another};
 use core::time::Duration;
+use nvmf_backend::Disk;
 use nvmf_cluster::{GroupId, OpId, Reply, Unopened};
 use nvmf_rados::Cluster;
 use std::collections::BTreeSet;
@@ -27,11 +29,10 @@ pub(super) struct Look {
 }
 
 impl Look {
+    /// Also what is gone from the pool: its owner may have it open still, and says of what it has not.
     fn note(&mut self, key: Key, why: Fault) {
         self.known.insert(key);
-        if !why.is_gone {
-            self.unopened.push((item(&key), why.text));
-        }
+        self.unopened.push(lack(&key, why));
     }
 }
 
@@ -62,6 +63,14 @@ impl Daemon {
         }
     }
 
+    /// Whether an image is what the group knows by its name: a gateway that was started since it was renamed has seen the
+    /// other one only.
+    fn is_as_known(&self, opening: &Opening, disk: &Disk) -> bool {
+        let known = self.cluster.as_ref().and_then(|cluster| cluster.known.get(&opening.key()));
+        let found = Known::of(opening.namespace(), disk);
+        known.zip(found).is_none_or(|(known, found)| known.uuid == found.uuid)
+    }
+
     fn advance_one_look(&self, look: &mut Look) -> bool {
         let Some(cluster) = &self.cluster else { return true };
         for opening in core::mem::take(&mut look.opening) {
@@ -69,7 +78,10 @@ impl Daemon {
                 None => look.opening.push(opening),
                 Some(Err(why)) => look.note(opening.key(), why),
                 Some(Ok(disk)) => {
-                    look.known.insert(opening.key());
+                    match self.is_as_known(&opening, &disk) {
+                        true => drop(look.known.insert(opening.key())),
+                        false => look.note(opening.key(), is_another()),
+                    }
                     close(vec![disk]);
                 }
             }

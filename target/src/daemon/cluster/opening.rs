@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_millis(300);
 #[derive(Debug, Clone)]
 pub(super) struct Fault {
     pub(super) text: String,
-    /// There is none of this name, or it is another one: no gateway can open it.
+    /// There is none of this name, or it is another one: no gateway can open it, and who has it open goes on with it.
     pub(super) is_gone: bool,
 }
 
@@ -40,6 +40,13 @@ impl From<String> for Fault {
     fn from(text: String) -> Self {
         Self { text, is_gone: false }
     }
+}
+
+/// Another image has the name of the one that is meant.
+pub(super) fn is_another() -> Fault {
+    let text = "the image was made anew, which is another disk: give the one that was there its name back, or remove the \
+                namespace and add it";
+    Fault { text: text.to_owned(), is_gone: true }
 }
 
 /// An image that a thread of its own opens.
@@ -79,6 +86,11 @@ impl Opening {
 
     pub(super) fn key(&self) -> Key {
         (self.nqn, self.namespace.nsid)
+    }
+
+    /// As it was configured when this was begun.
+    pub(super) fn namespace(&self) -> &Namespace {
+        &self.namespace
     }
 
     /// Whether it is what a namespace needs now: another one may have its place by the time when the image is open.
@@ -160,8 +172,7 @@ impl ToOpen {
             disk.check_writable().map_err(|error| error.to_string())?;
         }
         if uuid_of(&disk)? != uuid {
-            let text = "the image was made anew, which is another disk: remove the namespace and add it";
-            return Err(Fault { text: text.to_owned(), is_gone: true });
+            return Err(is_another());
         }
         Ok(disk)
     }

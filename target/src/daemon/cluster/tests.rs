@@ -83,6 +83,42 @@ fn namespace_that_cannot_be_had_is_refused_and_the_group_is_not_asked() {
 }
 
 #[test]
+fn plan_says_as_apply_does_that_a_namespace_stays_in_its_ana_group() {
+    let mut daemon = gateway();
+    let cluster = daemon.cluster.as_mut().unwrap();
+    let mut shared = cluster.shared.clone();
+    let namespace = json!({ "nsid": 3, "rbd": { "image": "c" }, "ana_group": 2 });
+    shared.items.insert(format!("namespace/{NQN}/3"), Item { version: 2, value: namespace });
+    (cluster.next, cluster.converging) = (Some((OpId(1), Box::new(shared))), None);
+    daemon.begin_to_converge();
+    daemon.end_changes();
+    let file = |group: u32| {
+        json!({ "text": format!(
+            "[[subsystem]]\nnqn = \"{NQN}\"\nallowed_hosts = []\n[[subsystem.namespace]]\nnsid = 3\nrbd = {{ image = \"c\" }}\n\
+             ana_group = {group}\n"
+        ) })
+    };
+    let applied = refused(&mut daemon, "apply", &file(3));
+    assert!(applied.contains("a namespace stays in its ANA group"), "{applied}");
+    let line = |group| {
+        let mut line = file(group);
+        line["version"] = 1.into();
+        line["request"] = "plan".into();
+        line.to_string()
+    };
+    let answer = ask(&mut daemon, &line(3));
+    let answer = answered(&mut daemon, answer);
+    let said = answer.error.map(|fault| fault.message).unwrap_or_default();
+    assert!(!answer.ok && said.contains(&applied), "{said}");
+    let change = &answer.result["changes"][0];
+    assert_eq!(change["effect"], "refused", "{change}");
+    assert!(change["note"].as_str().is_some_and(|note| note.contains("stays in its ANA group")), "{change}");
+    let answer = ask(&mut daemon, &line(2));
+    assert!(answered(&mut daemon, answer).ok);
+    daemon.stop(Duration::ZERO);
+}
+
+#[test]
 fn status_says_what_is_left_out_and_why_the_configuration_is_not_used() {
     let mut daemon = gateway();
     daemon.on_refused(Some("the configuration is damaged".to_owned()));

@@ -92,6 +92,10 @@ impl Daemon {
             let is_served = open.is_some_and(|export| self.image_fault(export).is_none()) && lacks.is_none();
             let state = if is_served { NamespaceState::Served } else { NamespaceState::Waiting };
             let fault = match open {
+                // It says what the owner has, who has not.
+                Some(export) if lacks.is_some() && !export.is_for_workers() && !export.disk.is_removed() => {
+                    self.image_fault(export)
+                }
                 Some(export) => export.look_fault.clone().or_else(|| self.image_fault(export)),
                 None => self.why_not_open(&key, namespace),
             };
