@@ -1,13 +1,13 @@
 //! `nvmf resv-register`, `resv-acquire`, `resv-release` and `resv-report`.
 
-use super::{accepted, nsid, number};
+use super::{accepted, nsid, number, unanswered};
 use crate::command::PageOutput;
 use crate::command::target::NamespaceArguments;
 use crate::command::waiting::Waiting;
 use crate::connect::connect;
 use crate::print::line;
 use crate::runtime::run;
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use nvme_proto::Nsid;
 use nvme_proto::nvm::reservation::{
     self as resv, AcquireAction, PersistChange, RegisterAction, ReleaseAction, ReservationStatus,
@@ -132,11 +132,8 @@ fn answered(
         Ok(reply) => Effect::of_status(reply.outcome.status),
         Err(error) => error.effect(),
     };
-    let explain = |error| match waiting.not_sent(&error) {
-        Some(why) => anyhow!("{what}: {why}"),
-        None => error.into(),
-    };
-    let reply = reply.map_err(explain).and_then(|reply| accepted(reply, what));
+    let reply =
+        reply.map_err(|error| unanswered(error, what, waiting)).and_then(|reply| accepted(reply, what));
     reply.map_err(|error| match doubt(was_lost, effect) {
         Some(doubt) => error.context(doubt),
         None => error,
