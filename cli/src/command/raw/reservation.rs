@@ -16,6 +16,7 @@ use nvme_proto::nvm::reservation::{
 use nvmf_initiator::raw::RawCommand;
 use nvmf_initiator::{AdminReply, Effect, Error};
 use serde_json::{Value, json};
+use std::time::Instant;
 
 #[derive(clap::Args)]
 pub(crate) struct Register {
@@ -100,11 +101,17 @@ fn send_to_disk(
     run(async {
         let options = target.options()?;
         let others = options.paths.len();
+        let patience = options.fast_io_fail_timeout.into_iter().chain(options.ctrl_loss_timeout).min();
         let (connection, _) = connect(options).await?;
         let sent = async {
             let nsid = nsid(target, &connection)?;
             let device = connection.open(nsid)?;
             let (command, waiting) = (command(nsid), Waiting::new(target, &connection, nsid));
+            // All tries together wait so long for a path: somebody waits for their answer.
+            let command = match patience.and_then(|most| Instant::now().checked_add(most)) {
+                Some(at) => command.to_be_sent_by(at),
+                None => command,
+            };
             let mut was_lost = false;
             for _ in 0..others {
                 match waiting.tell(device.raw_io(command.clone())).await {
