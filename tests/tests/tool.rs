@@ -819,6 +819,12 @@ fn path_that_cannot_be_made_is_no_path_and_the_next_server_knows_nothing_of_it()
         serde_json::from_str(&text).expect("JSON")
     };
     assert_eq!(entry()["added_paths"], serde_json::json!([second]));
+    let pid = disk["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a server");
+    // It writes the entry whenever one of its paths was tried.
+    process::signal(pid, "STOP").expect("it runs");
+    let is_stopped =
+        || std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|it| it.contains(") T "));
+    process::until("it is stopped", is_stopped).expect("it is");
     // Of a server of another version, which could make more.
     let others = ["127.0.0.77:1", "127.0.0.78,of-another-version"];
     let mut of_before = entry();
@@ -826,7 +832,6 @@ fn path_that_cannot_be_made_is_no_path_and_the_next_server_knows_nothing_of_it()
     let beside = it.site.path("entry");
     std::fs::write(&beside, of_before.to_string()).expect("a file");
     std::fs::rename(&beside, &file).expect("the disk's entry");
-    let pid = disk["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a server");
     process::signal(pid, "KILL").expect("it runs");
     let is_served = || it.disks()[0]["pid"] != disk["pid"] && it.state() == "live";
     process::until_within("another serves it", PATIENCE, is_served)
