@@ -3,14 +3,13 @@
 use crate::buffer::BufferPool;
 use crate::driver::{Factory, PathStatus, QueueKind, Recipient, Route, Unanswered};
 use crate::engine::{FirstError, Observers, SharedSnapshot, Snapshot};
-use crate::mailbox::{CommandRequest, Message};
+use crate::mailbox::{CommandRequest, Message, Times};
 use crate::shared_driver::SharedDriver;
 use crate::state::{self, Changes, StateReceiver};
 use crate::statistics::{Counters, Statistics};
 use crate::transport::Transport;
 use crate::{AdminReply, Device, Error, Options};
 use core::fmt;
-use core::time::Duration;
 use futures_channel::oneshot;
 use nvme_proto::Nsid;
 use nvmf_auth::host::Secrets;
@@ -229,13 +228,13 @@ impl Connection {
     /// known then. One that is not answered within 60 seconds ends the association. One that waits for a connection
     /// fails when I/O does. A status that is not success is no error here.
     pub async fn admin(&self, command: AdminCommand) -> Result<AdminReply, Error> {
-        let asked = self.shared.ask(QueueKind::Admin, Recipient::Controller, command, None).await;
+        let asked = self.shared.ask(QueueKind::Admin, Recipient::Controller, command, Times::default()).await;
         asked.map_err(|_| self.shared.closed())
     }
 
     /// Sends a command to an I/O queue ([`crate::raw`]).
     pub(crate) async fn io(&self, command: AdminCommand) -> Result<AdminReply, Error> {
-        let asked = self.shared.ask(QueueKind::Io, Recipient::Controller, command, None).await;
+        let asked = self.shared.ask(QueueKind::Io, Recipient::Controller, command, Times::default()).await;
         asked.map_err(|_| self.shared.closed())
     }
 
@@ -263,16 +262,16 @@ impl Connection {
 }
 
 impl Shared {
-    /// Sends a command, and waits for its reply, until then if there is a time.
+    /// Sends a command, and waits for its reply, for as long as these times say.
     pub(crate) async fn ask(
         &self,
         queue: QueueKind,
         recipient: Recipient,
         command: AdminCommand,
-        until: Option<Duration>,
+        times: Times,
     ) -> Result<AdminReply, Unanswered> {
         let (reply, replied) = oneshot::channel();
-        let request = CommandRequest { queue, recipient, command, until, reply };
+        let request = CommandRequest { queue, recipient, command, times, reply };
         self.shared_driver.send(Message::Command(request));
         replied.await.unwrap_or(Err(Unanswered::Lost))
     }

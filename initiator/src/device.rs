@@ -3,7 +3,7 @@
 use crate::connection::Shared;
 use crate::driver::{AdminReply, Failure, Op, QueueKind, Recipient, Unanswered};
 use crate::engine::TIMED_OUT;
-use crate::mailbox::Request;
+use crate::mailbox::{Request, Times};
 use crate::operation::Operation;
 use crate::slot::{Ended, Reply};
 use crate::{Buffer, Connection, Effect, Error, Failed};
@@ -145,10 +145,10 @@ impl Device {
         what: &'static str,
         queue: QueueKind,
         command: AdminCommand,
-        until: Option<Duration>,
+        times: Times,
     ) -> Result<AdminReply, Error> {
         self.check_identity()?;
-        let asked = self.shared.ask(queue, Recipient::OpenedDisk, command, until).await;
+        let asked = self.shared.ask(queue, Recipient::OpenedDisk, command, times).await;
         asked.map_err(|unanswered| match unanswered {
             Unanswered::NotSent => self.check_identity().err().unwrap_or(Error::Io {
                 what,

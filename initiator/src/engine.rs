@@ -171,11 +171,12 @@ impl<T: Transport> Engine<T> {
         match message {
             // As with an operation: who waits learns it when the reply is dropped.
             Message::Command(_) if self.closes => {}
-            Message::Command(CommandRequest { queue, recipient, command, until, reply }) => {
+            Message::Command(CommandRequest { queue, recipient, command, times, reply }) => {
                 self.next_admin = self.next_admin.wrapping_add(1);
-                self.admin.insert(self.next_admin, Asked { reply, until });
-                self.note_until(until);
+                self.admin.insert(self.next_admin, Asked { reply, until: times.until });
+                self.note_until(times.until);
                 self.driver.submit_command(self.next_admin, queue, recipient, command);
+                self.driver.bound_command(self.next_admin, times.sent_by);
             }
             Message::Open(identity) => self.driver.open(self.now, identity),
             Message::AuthenticateAgain { secrets, reply } => {

@@ -5,6 +5,7 @@
 //! blocks, and "0's based" where a name ends in `_z`.
 
 use crate::driver::QueueKind;
+use crate::mailbox::Times;
 use crate::{AdminReply, Connection, Device, Error};
 pub use nvme_proto::admin::identify::{IdentifyController, IdentifyNamespace, LbaFormat};
 pub use nvmf_host::CommandLimits;
@@ -28,7 +29,8 @@ impl Device {
     /// [`Error::Identify`]; [`Error::Foreign`], [`Error::Io`] where that disk is not there; what ended the connection.
     pub async fn identify(&self) -> Result<IdentifyNamespace, Error> {
         let (what, command) = ("Identify Namespace", admin::identify_namespace(self.nsid()));
-        structure(what, &self.ask(what, QueueKind::Admin, command, self.deadline()).await?)
+        let times = Times { until: self.deadline(), sent_by: None };
+        structure(what, &self.ask(what, QueueKind::Admin, command, times).await?)
     }
 }
 

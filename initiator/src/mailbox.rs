@@ -29,9 +29,17 @@ pub(crate) struct CommandRequest {
     pub(crate) queue: QueueKind,
     pub(crate) recipient: Recipient,
     pub(crate) command: AdminCommand,
-    /// As for an operation.
-    pub(crate) until: Option<Duration>,
+    pub(crate) times: Times,
     pub(crate) reply: oneshot::Sender<Result<AdminReply, Unanswered>>,
+}
+
+/// Until when somebody waits for a command, in the same time.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Times {
+    /// For its end.
+    pub(crate) until: Option<Duration>,
+    /// For a path, before it is sent.
+    pub(crate) sent_by: Option<Duration>,
 }
 
 /// A message to an engine.

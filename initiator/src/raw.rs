@@ -6,11 +6,13 @@
 //! to no other disk than the one that was opened; what of these was refused before anything was done is sent again.
 
 use crate::driver::{AdminReply, QueueKind};
+use crate::mailbox::Times;
 use crate::{Connection, Device, Error};
 use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
 use nvme_proto::{Nsid, Sqe};
 use nvmf_host::admin::AdminCommand;
 use nvmf_host::{AdminData, Command};
+use std::time::Instant;
 
 /// The most data of an Admin command, in bytes.
 pub const ADMIN_DATA_MAX: usize = nvmf_host::limits::ADMIN_DATA_MAX as usize;
@@ -24,6 +26,7 @@ const _: () = assert!(IO_DATA_MAX <= crate::transport::IO_SLOT_DATA);
 pub struct RawCommand {
     sqe: Sqe,
     data: AdminData,
+    sent_by: Option<Instant>,
 }
 
 impl RawCommand {
@@ -36,7 +39,7 @@ impl RawCommand {
     /// This command, without data, whatever its CID and data pointer say.
     #[must_use]
     pub fn from_sqe(sqe: Sqe) -> Self {
-        Self { sqe, data: AdminData::None }
+        Self { sqe, data: AdminData::None, sent_by: None }
     }
 
     /// With these command dwords 10 to 15.
@@ -62,6 +65,13 @@ impl RawCommand {
     #[must_use]
     pub fn receiving(self, len: u32) -> Self {
         Self { data: AdminData::FromController { len }, ..self }
+    }
+
+    /// Of [`Device::raw_io`]: waits for a path until then, and no longer, and as long for a namespace that is not ready. Where a path
+    /// is there by then it waits on for what is fenced. So several tries have one time together.
+    #[must_use]
+    pub fn to_be_sent_by(self, at: Instant) -> Self {
+        Self { sent_by: Some(at), ..self }
     }
 
     /// For an I/O queue.
@@ -130,9 +140,11 @@ impl Device {
         mut command: RawCommand,
     ) -> Result<AdminReply, Error> {
         command.sqe = command.sqe.with_nsid(self.nsid());
+        let now = self.shared.shared_driver.now();
+        let sent_by = command.sent_by.map(|at| now + at.saturating_duration_since(Instant::now()));
         let command = command.for_io()?;
         // One time for all tries.
-        self.ask(what, QueueKind::Io, command, self.deadline()).await
+        self.ask(what, QueueKind::Io, command, Times { until: self.deadline(), sent_by }).await
     }
 }
 

@@ -3,10 +3,14 @@
 use nvmf_tests::process::{self, Target};
 use nvmf_tests::site::{Site, fails, json, random_file, refuses, succeeds};
 use serde_json::json;
-use std::process::Command;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 const BLOCK: usize = 4096;
 const BLOCKS: usize = 256;
+/// Longer than an attempt to connect again is waited for.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Starts a target with one disk.
 fn site(name: &str) -> (Site, Target) {
@@ -272,6 +276,73 @@ fn copy_moves_blocks_at_the_target() {
         assert!(block(&back, to) == block(&data, from), "block {to}");
     }
     target.stop().expect("the target stops");
+}
+
+/// A call of `nvmf` that goes on beside the test, and what it says.
+struct Beside {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Beside {
+    fn start(site: &Site, command: &str, arguments: &[&str]) -> Self {
+        let log = site.path(command);
+        let file = std::fs::File::create(&log).expect("a file");
+        let mut call = call(site, command, arguments);
+        let child = call.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).spawn().expect("nvmf");
+        Self { child, log }
+    }
+
+    fn until_it_says(&self, text: &str) {
+        let said = || std::fs::read_to_string(&self.log).unwrap_or_default();
+        process::until_within(text, PATIENCE, || said().contains(text))
+            .unwrap_or_else(|error| panic!("{error}: {}", said()));
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn copy_and_passthru_go_to_the_disk_that_was_there_and_to_no_other() {
+    let site = Site::new("pinned").expect("a site");
+    let [one, another] =
+        ["one", "another"].map(|name| random_file(&site.path(name), BLOCKS * BLOCK).expect("a file"));
+    let serve = |disk: &str, access: &str| {
+        let disk = site.subsystem(&[site.disk(disk, (BLOCKS * BLOCK) as u64)]);
+        let ana = format!("[[listener.ana_group]]\nid = 1\nstate = \"{access}\"\n");
+        site.configure(&(ana + &disk)).expect("a configuration");
+        site.serve().expect("a target")
+    };
+    let target = serve("one", "inaccessible");
+    let long = ["--ctrl-loss-tmo", "300", "--fast-io-fail-tmo", "300"];
+    // Write Zeroes, of one block.
+    let zeroes = ["--opcode", "8", "--nsid", "1", "--cdw10", "101"];
+    let copy = ["--sdlba", "100", "--slbs", "0", "--blocks", "0"];
+    let mut commands = [("copy", &copy[..]), ("io-passthru", &zeroes)]
+        .map(|(command, arguments)| Beside::start(&site, command, &[arguments, &long].concat()));
+    commands.iter().for_each(|it| it.until_it_says("is inaccessible (ANA)"));
+    target.stop().expect("the target stops");
+    let target = serve("another", "optimized");
+    commands.iter().for_each(|it| it.until_it_says("shows another disk"));
+    target.stop().expect("the target stops");
+    assert!(std::fs::read(site.path("another")).expect("a disk") == another, "nobody was to change it");
+    let target = serve("one", "optimized");
+    for it in &mut commands {
+        let status = process::end_within(&mut it.child, PATIENCE).expect("it ends");
+        assert!(status.success(), "{}", std::fs::read_to_string(&it.log).unwrap_or_default());
+    }
+    target.stop().expect("the target stops");
+    let block = |bytes: &[u8], at: usize| bytes[at * BLOCK..(at + 1) * BLOCK].to_vec();
+    let now = std::fs::read(site.path("one")).expect("a disk");
+    assert!(
+        block(&now, 100) == block(&one, 0) && block(&now, 101) == [0; BLOCK],
+        "done on the disk of before"
+    );
 }
 
 #[test]

@@ -286,8 +286,14 @@ fn path_whose_name_does_not_resolve_is_away_until_it_does() {
     let output = process::run(read.args(["--path", &path])).expect("unshare");
     assert!(String::from_utf8_lossy(&output.stderr).contains(&format!("the name {name} does not resolve")));
     std::fs::write(&hosts, format!("127.0.0.1 localhost {name}\n")).expect("a file");
-    process::until("it is live", || it.paths()[1]["State"] == "live")
-        .unwrap_or_else(|_| panic!("{:?}", it.paths()));
+    let place = it.disks()[0]["socket"].as_str().expect("a socket").to_owned();
+    // By itself that takes two attempts, whose pauses are longer the longer all this took: one has the name looked up, and the next
+    // goes there.
+    let is_live = || {
+        succeeds(&mut it.site.local(&["reconnect", &place]).expect("nvmf")).expect("the first path is there");
+        it.paths()[1]["State"] == "live"
+    };
+    process::until_within("it is live", PATIENCE, is_live).unwrap_or_else(|_| panic!("{:?}", it.paths()));
     it.detach_all();
     it.target.stop().expect("a clean stop");
 }
@@ -807,10 +813,38 @@ fn path_that_cannot_be_made_is_no_path_and_the_next_server_knows_nothing_of_it()
     succeeds(&mut add(&second)).expect("it is there already");
     let paths = |disk: &Value| disk["paths"].as_array().map_or(0, Vec::len);
     assert_eq!(paths(&it.disks()[0]), 64);
-    let entry = it.site.registry().join(format!("{}.json", disk["pid"]));
-    let entry = std::fs::read_to_string(entry).expect("the disk's entry");
-    let entry: Value = serde_json::from_str(&entry).expect("JSON");
-    assert_eq!(entry["added_paths"], serde_json::json!([second]));
+    let file = it.site.registry().join(format!("{}.json", disk["pid"]));
+    let entry = || -> Value {
+        let text = std::fs::read_to_string(&file).expect("the disk's entry");
+        serde_json::from_str(&text).expect("JSON")
+    };
+    assert_eq!(entry()["added_paths"], serde_json::json!([second]));
+    let pid = disk["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).expect("a server");
+    // It writes the entry whenever one of its paths was tried.
+    process::signal(pid, "STOP").expect("it runs");
+    let is_stopped =
+        || std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|it| it.contains(") T "));
+    process::until("it is stopped", is_stopped).expect("it is");
+    // Of a server of another version, which could make more.
+    let others = ["127.0.0.77:1", "127.0.0.78,of-another-version"];
+    let mut of_before = entry();
+    of_before["added_paths"] = serde_json::json!([others[0], second, others[1]]);
+    let beside = it.site.path("entry");
+    std::fs::write(&beside, of_before.to_string()).expect("a file");
+    std::fs::rename(&beside, &file).expect("the disk's entry");
+    process::signal(pid, "KILL").expect("it runs");
+    let is_served = || it.disks()[0]["pid"] != disk["pid"] && it.state() == "live";
+    process::until_within("another serves it", PATIENCE, is_served)
+        .unwrap_or_else(|error| panic!("{error}: {:?}", it.disks()));
+    let is_clean = || entry()["added_paths"] == serde_json::json!([others[0]]);
+    process::until_within("what it has is written down", PATIENCE, is_clean)
+        .unwrap_or_else(|error| panic!("{error}: {}", entry()["added_paths"]));
+    assert_eq!(paths(&it.disks()[0]), 64);
+    let log = std::fs::read_to_string(file.with_extension("log")).expect("its log");
+    for gone in [&second, others[1]] {
+        let line = format!("{gone}, which was added to the disk's paths, is none of them any more");
+        assert!(log.contains(&line), "{line}: {log}");
+    }
     it.detach_all();
     it.target.stop().expect("a clean stop");
 }

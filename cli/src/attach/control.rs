@@ -27,10 +27,10 @@ pub(super) enum End {
 #[derive(Debug, Default)]
 pub(super) struct Control {
     end: AtomicU8,
-    /// The paths that were added, as they were named.
-    added: Mutex<Vec<String>>,
+    /// What became of the disk's further paths, as they were named.
+    path_news: Mutex<Vec<PathNews>>,
     /// There is one more of these.
-    was_added: Notify,
+    has_news: Notify,
     counters: Arc<Counters>,
     lines: Mutex<Vec<Arc<Line>>>,
 }
@@ -41,6 +41,15 @@ pub(super) struct NewPath {
     pub(super) options: PathOptions,
     /// Told when it is made, or why it cannot be.
     pub(super) made: oneshot::Sender<Result<()>>,
+}
+
+/// What becomes of a path that is named, for what is written down of the disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum PathNews {
+    /// It was added: whoever takes the disk over has it.
+    Added(String),
+    /// The server before had it, and this one cannot: it is none of the disk's any more.
+    Dropped(String),
 }
 
 /// How one of the threads is reached.
@@ -116,8 +125,7 @@ impl Control {
             }
         }
         if having > 0 {
-            self.added.lock().unwrap_or_else(PoisonError::into_inner).push(name);
-            self.was_added.notify_one();
+            self.tell_of_path(PathNews::Added(name));
         }
         match refused {
             None => Ok(()),
@@ -129,10 +137,16 @@ impl Control {
         }
     }
 
-    /// The paths that were added since this was asked last, as they were named, as soon as there are some.
-    pub(super) async fn added(&self) -> Vec<String> {
-        self.was_added.notified().await;
-        core::mem::take(&mut *self.added.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Has it written down what became of a path.
+    pub(super) fn tell_of_path(&self, news: PathNews) {
+        self.path_news.lock().unwrap_or_else(PoisonError::into_inner).push(news);
+        self.has_news.notify_one();
+    }
+
+    /// What became of the disk's further paths since this was asked last, as soon as there is something.
+    pub(super) async fn path_news(&self) -> Vec<PathNews> {
+        self.has_news.notified().await;
+        core::mem::take(&mut *self.path_news.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Has the threads end. What was asked for before is not taken back.
@@ -223,7 +237,7 @@ mod tests {
     use nvmf_initiator::TransportOptions;
 
     /// What is said of a path that the threads of a disk make, or not; and what is written down.
-    fn added(threads: &[Result<(), &str>]) -> (Result<(), String>, Vec<String>) {
+    fn added(threads: &[Result<(), &str>]) -> (Result<(), String>, Vec<PathNews>) {
         let control = Arc::new(Control::default());
         let lines: Vec<_> = threads.iter().map(|_| control.line().unwrap()).collect();
         let path = PathOptions::new("192.0.2.1:4420".parse().unwrap(), TransportOptions::Rdma);
@@ -237,13 +251,13 @@ mod tests {
             };
             Ok(tokio::join!(asked, make).0)
         });
-        let written = control.added.lock().unwrap().clone();
+        let written = control.path_news.lock().unwrap().clone();
         (said.unwrap().map_err(|reason| reason.to_string()), written)
     }
 
     #[test]
     fn path_that_some_threads_use_is_written_down_and_said_to_be() {
-        let written = vec!["storage-b".to_owned()];
+        let written = vec![PathNews::Added("storage-b".to_owned())];
         assert_eq!(added(&[Ok(()), Ok(())]), (Ok(()), written.clone()));
         let none = "no descriptor is left";
         assert_eq!(added(&[Err(none), Err(none)]), (Err(none.to_owned()), Vec::new()));

@@ -1,7 +1,7 @@
 //! A remote namespace on the thread that serves it as a disk: connected, watched, and left in order.
 
 use super::changes::{Change, Changes, Properties};
-use super::control::{Control, Line, NewPath};
+use super::control::{Control, Line, NewPath, PathNews};
 use super::counted::Counted;
 use super::fence::{Fence, FenceFile, FencePart};
 use super::serve::{lock_disk, refuse_left};
@@ -95,17 +95,6 @@ pub(super) struct Found {
     pub(super) choice: Option<String>,
     /// The paths to it; none, of a disk that is taken over.
     pub(super) paths: Vec<AttachedPath>,
-}
-
-/// The paths that the disk was given under the server before. Nobody waits for a name to be looked up: its path is away until
-/// then.
-fn added(origin: &Origin) -> Vec<PathOptions> {
-    let further = &origin.options.further;
-    let path = |name: &String| {
-        let path = further.path(name);
-        path.inspect_err(|error| tracing::warn!("the path {name} is left out: {}", chain(error))).ok()
-    };
-    origin.before.iter().flat_map(|before| &before.added_paths).filter_map(path).collect()
 }
 
 /// What the connections to one disk have in common.
@@ -212,12 +201,13 @@ impl Remote {
                     found,
                     shared_fences: SharedFences::default(),
                     reached,
-                    added: added(origin),
+                    added: Vec::new(),
                     identity,
                     unknown_quiesce,
                 },
             )?
         };
+        remote.add_paths_of_before(origin, control);
         if origin.before.is_none() {
             remote.try_each_path();
             remote.found.paths = remote.paths();
@@ -304,6 +294,22 @@ impl Remote {
             }
         }
         Ok(remote)
+    }
+
+    /// Adds the paths that the disk was given under the server before. Nobody waits for a name to be looked up: its path is away
+    /// until then. One that cannot be made (by a server of an earlier version it could, say) is none of the disk's any more: what is
+    /// written down of it is what it has.
+    fn add_paths_of_before(&mut self, origin: &Origin, control: &Control) {
+        for name in origin.before.iter().flat_map(|before| &before.added_paths) {
+            let added = origin.options.further.path(name).and_then(|path| self.add_path(path));
+            if let Err(error) = added {
+                tracing::error!(
+                    "{name}, which was added to the disk's paths, is none of them any more: {}. nvmf add-path adds it again",
+                    chain(&error)
+                );
+                control.tell_of_path(PathNews::Dropped(name.clone()));
+            }
+        }
     }
 
     /// Adds a path, unless it is there; then what is not connected is tried at once, also what was given up.

@@ -2,7 +2,7 @@
 
 use super::answer::Answers;
 use super::changes::{Change, News, Properties};
-use super::control::{Control, End};
+use super::control::{Control, End, PathNews};
 use super::form::Server;
 use super::guard::{Guard, Restart};
 use super::registry::{Claim, Registry};
@@ -438,7 +438,7 @@ impl Service<'_> {
                     self.disk_is(change.properties, &tell).await;
                     self.connection_is(change);
                 }
-                names = control.added() => self.paths_were_added(names),
+                news = control.path_news() => self.paths_are_others(news),
                 () = self.answers.next(control) => {}
                 _ = log.tick() => self.bound_log(),
             }
@@ -511,10 +511,13 @@ impl Service<'_> {
         tokio::time::timeout(IN_USE_TIME_MAX, asked).await.ok().and_then(Result::ok).unwrap_or_default()
     }
 
-    fn paths_were_added(&mut self, names: Vec<String>) {
-        for name in names {
-            if !self.entry.added_paths.contains(&name) {
-                self.entry.added_paths.push(name);
+    fn paths_are_others(&mut self, news: Vec<PathNews>) {
+        let added = &mut self.entry.added_paths;
+        for news in news {
+            match news {
+                PathNews::Added(name) if added.contains(&name) => {}
+                PathNews::Added(name) => added.push(name),
+                PathNews::Dropped(name) => added.retain(|other| *other != name),
             }
         }
         self.set(self.entry.state);

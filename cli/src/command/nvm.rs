@@ -1,13 +1,13 @@
 //! `nvmf flush`, `nvmf dsm` and `nvmf write-zeroes`: commands of the NVM command set that move no data.
 
-use super::raw::{accepted, number};
+use super::raw::{number, send_to};
 use super::refused::{AbsentOfBlocks, NoShortOptions, NoShortOptionsOfRanges};
 use super::target::NamespaceArguments;
 use super::waiting::Waiting;
 use crate::connect::connect;
 use crate::print::{line, wrong_arguments};
 use crate::runtime::run;
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
 use nvme_proto::Nqn;
 use nvme_proto::admin::identify::oncs;
 use nvme_proto::nvm::{DatasetManagement, DsmRange};
@@ -173,13 +173,7 @@ impl Dsm {
         let raw = RawCommand::new(NvmOpcode::DATASET_MANAGEMENT.0, device.nsid())
             .with_dwords(command.emit(device.nsid()).dwords())
             .sending(ranges.as_bytes().to_vec());
-        let what = "Dataset Management";
-        let reply =
-            waiting.tell(device.raw_io(raw)).await.map_err(|error| match waiting.not_sent(&error) {
-                Some(why) => anyhow!("{what}: {why}"),
-                None => error.into(),
-            })?;
-        accepted(reply, what)?;
+        send_to(device, waiting, "Dataset Management", raw).await?;
         line("dsm: success")
     }
 

@@ -67,13 +67,17 @@ impl Waiting {
         let paths = self.connection.paths();
         let access =
             |path: &PathStatus| path.access.iter().find(|(nsid, _)| *nsid == self.nsid).map(|(_, it)| *it);
+        let is_foreign = self.connection.foreign().iter().any(|(nsid, _)| *nsid == self.nsid);
+        // As another namespace it may show another disk all the same.
+        let shows_another = |path: &PathStatus| is_foreign && path.state == ConnectionState::Foreign;
         let leads = |path: &PathStatus| {
             let given = matches!(access(path), Some(AnaState::OPTIMIZED | AnaState::NON_OPTIMIZED));
-            path.state == ConnectionState::Live && given
+            path.lost.is_none() && given && !shows_another(path)
         };
         let how = |path: &PathStatus| {
             let how = match (&path.lost, access(path)) {
                 (Some(lost), _) => format!("is away ({lost})"),
+                _ if shows_another(path) => "shows another disk".to_owned(),
                 (None, Some(access)) => format!("is {} (ANA)", ana_name(access)),
                 (None, None) => "is being connected".to_owned(),
             };

@@ -16,6 +16,7 @@ use core::pin::{Pin, pin};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use futures_channel::oneshot;
+use nvme_proto::admin::log_page::AnaState;
 use nvme_proto::nvm::ReadWrite;
 use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
 use nvme_proto::{Nsid, Status};
@@ -515,6 +516,25 @@ fn raw_command_that_is_sent_again_has_one_time_for_all_its_tries() {
     assert!(refused.expect("it was refused").elapsed() < most);
     site.target.hold = false;
     site.target.held.clear();
+}
+
+#[test]
+fn raw_command_waits_for_a_path_until_the_time_that_its_tries_have_together() {
+    let mut site = Site::new(1);
+    let disk = site.disk();
+    let command = RawCommand::new(NvmOpcode::RESERVATION_REPORT.0, Nsid(1)).receiving(64);
+    let command = command.to_be_sent_by(Instant::now());
+    let reply = site.run(disk.raw_io(command.clone())).expect("it ends").expect("a path is there");
+    assert_eq!((reply.outcome.status, site.target.seen.len()), (Status::SUCCESS, 1));
+    site.target.set_access(AnaState::INACCESSIBLE);
+    let is_known =
+        |site: &Site| site.connection.paths()[0].access.contains(&(Nsid(1), AnaState::INACCESSIBLE));
+    while !is_known(&site) {
+        site.turn();
+    }
+    let error = site.run(disk.raw_io(command)).expect("it ends").expect_err("none is");
+    let is_gone = matches!(error, Error::Io { source: BlockError::Gone, effect: Effect::Nothing, .. });
+    assert!(is_gone && site.target.seen.len() == 1, "{error}");
 }
 
 /// A host's operations on a disk are not over when it comes back: its namespace answers Not Ready for a while.

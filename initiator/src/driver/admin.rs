@@ -65,6 +65,10 @@ struct Waiting {
     refused_at: Option<Duration>,
     /// It is not sent before.
     not_before: Option<Duration>,
+    /// It waits for a path until then.
+    sent_by: Option<Duration>,
+    /// It found none when it was last to be sent.
+    finds_no_path: bool,
     /// Nobody waits for it any longer.
     withdrawn: bool,
 }
@@ -84,9 +88,13 @@ pub(super) struct AdminCommands {
 }
 
 impl AdminCommands {
-    /// When one that was refused may be sent again.
+    /// When one that was refused may be sent again, or one that finds no path has waited long enough.
     pub(super) fn poll_timeout(&self) -> Option<Duration> {
-        self.waiting.iter().filter_map(|waiting| waiting.not_before).min()
+        let due = |waiting: &Waiting| match waiting.finds_no_path {
+            true => waiting.sent_by,
+            false => waiting.not_before,
+        };
+        self.waiting.iter().filter_map(due).min()
     }
 }
 
@@ -111,10 +119,20 @@ impl<T: Transport> Driver<T> {
                 sent: 0,
                 refused_at: None,
                 not_before: None,
+                sent_by: None,
+                finds_no_path: false,
                 withdrawn: false,
             });
         } else {
             self.events.push_back(DriverEvent::Admin(number, Err(Unanswered::NotSent)));
+        }
+    }
+
+    /// Has a command that was just submitted wait for a path until then at most; then [`Unanswered::NotSent`] follows, or, if it was
+    /// refused before, that status.
+    pub fn bound_command(&mut self, number: u32, sent_by: Option<Duration>) {
+        if let Some(waiting) = self.admin.waiting.iter_mut().find(|waiting| waiting.number == number) {
+            waiting.sent_by = sent_by;
         }
     }
 
@@ -133,15 +151,14 @@ impl<T: Transport> Driver<T> {
         }
         for waiting in &mut self.admin.waiting {
             waiting.not_before.take_if(|at| *at <= now);
+            waiting.finds_no_path = false;
         }
         let heads = &self.heads;
         fail(&mut self.admin.waiting, &mut self.events, |waiting| {
             let admission = heads.admission(waiting.nsid());
             waiting.recipient == Recipient::OpenedDisk && matches!(admission, Admission::Fail(_))
         });
-        if !self.fences.is_empty() {
-            return;
-        }
+        let is_fenced = !self.fences.is_empty();
         let (heads, paths) = (&self.heads, &mut self.paths);
         let mut full = [false; 2];
         let AdminCommands { waiting, sent } = &mut self.admin;
@@ -150,12 +167,22 @@ impl<T: Transport> Driver<T> {
             if *full || waiting.not_before.is_some() {
                 return false;
             }
-            let Some(path) = path_for(heads, paths, waiting) else { return false };
+            let Some(path) = path_for(heads, paths, waiting) else {
+                waiting.finds_no_path = true;
+                return false;
+            };
+            if is_fenced {
+                return false;
+            }
             *full = !send(now, path, waiting);
             waiting.sent = waiting.sent.saturating_add(u8::from(!*full));
             !*full
         };
         sent.extend(waiting.extract_if(.., is_sent));
+        // What has a path may wait on for room, or for a fence: its time is not for these.
+        let is_late =
+            |waiting: &Waiting| waiting.finds_no_path && waiting.sent_by.is_some_and(|at| at <= now);
+        fail(waiting, &mut self.events, is_late);
     }
 
     /// A command that was sent has ended. What its status says of the way to its namespace counts for the next one, and for
@@ -195,9 +222,13 @@ impl<T: Transport> Driver<T> {
         let elsewhere = matches!(admission, Admission::On(paths) if paths.has_other_than(path));
         if !(status::is_of_path(status) && elsewhere && usize::from(sent.sent) < self.paths.len()) {
             let waited = now.saturating_sub(refused_at);
+            let latest = sent.sent_by.unwrap_or(Duration::MAX);
             match self.paths[path].fate_of_failed(status, sent.sent, waited) {
-                Fate::Requeue(delay) => sent.not_before = Some(now.saturating_add(delay)),
-                Fate::Fail(_) => return None,
+                // The last try is at the end of its time.
+                Fate::Requeue(delay) if now < latest => {
+                    sent.not_before = Some(now.saturating_add(delay).min(latest));
+                }
+                _ => return None,
             }
         }
         Some(sent)

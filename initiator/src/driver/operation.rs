@@ -60,7 +60,7 @@ pub(super) struct Operation {
     pub(super) doubted: bool,
     /// Not before then.
     not_before: Option<Duration>,
-    /// When a part of it first failed.
+    /// When a part of it first failed, since it was lost last.
     failed_at: Option<Duration>,
     /// When it was first lost with its connection, and how often.
     lost_at: Option<Duration>,
@@ -488,6 +488,8 @@ impl Operations {
             if operation.outstanding > 0 {
                 operation.may_have_been_done();
             }
+            // It was under way, and waited for no status to pass: what it is told from now on is waited for as by a new one.
+            operation.failed_at = None;
             operation.outstanding = 0;
             operation.move_on();
             if let (None, Fate::Fail(error)) = (operation.error, fate) {

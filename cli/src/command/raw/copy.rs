@@ -1,8 +1,9 @@
 //! `nvmf copy`.
 
-use super::{Queue, number, send_over};
+use super::{number, send_to};
 use crate::command::nvm::{AttachedArguments, COPY, open};
 use crate::command::target::NamespaceArguments;
+use crate::command::waiting::Waiting;
 use crate::print::{line, wrong_arguments};
 use crate::runtime::run;
 use anyhow::Result;
@@ -57,7 +58,8 @@ impl Copy {
             let raw = RawCommand::new(NvmOpcode::COPY.0, device.nsid())
                 .with_dwords([command.cdw10(), command.cdw11(), command.cdw12(), 0, 0, 0])
                 .sending(ranges.as_bytes().to_vec());
-            let copied = send_over(&connection, Queue::Io, "Copy", |_| Ok(raw)).await;
+            let waiting = Waiting::new(&self.target, &connection, device.nsid());
+            let copied = send_to(&device, &waiting, "Copy", raw).await;
             connection.close().await;
             copied.map(drop)
         })?;

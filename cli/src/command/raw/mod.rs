@@ -17,12 +17,13 @@ pub(crate) use passthru::{AdminPassthru, IoPassthru};
 pub(crate) use reservation::{Acquire, Register, Release, Report};
 
 use super::target::NamespaceArguments;
+use super::waiting::Waiting;
 use crate::connect::connect;
 use crate::print::{line, text};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use nvme_proto::Nsid;
 use nvmf_initiator::raw::{ADMIN_DATA_MAX, RawCommand};
-use nvmf_initiator::{AdminReply, Connection};
+use nvmf_initiator::{AdminReply, Connection, Device, Error};
 use std::path::Path;
 
 /// Which queue a command is for.
@@ -46,7 +47,8 @@ async fn send(
     reply
 }
 
-/// The same over a connection that is there.
+/// The same over a connection that is there. An I/O command that is for a disk goes by [`send_to`]: this sends it to whatever has
+/// its NSID when it arrives.
 pub(super) async fn send_over(
     connection: &Connection,
     queue: Queue,
@@ -59,6 +61,25 @@ pub(super) async fn send_over(
         Queue::Io => connection.raw_io(command).await?,
     };
     accepted(reply, what)
+}
+
+/// Sends one command to the disk that was opened, and to no other, where its operations go; what it waits for is said.
+pub(super) async fn send_to(
+    device: &Device,
+    waiting: &Waiting,
+    what: &str,
+    command: RawCommand,
+) -> Result<AdminReply> {
+    let reply = waiting.tell(device.raw_io(command)).await;
+    accepted(reply.map_err(|error| unanswered(error, what, waiting))?, what)
+}
+
+/// Why a command for a disk has no reply.
+fn unanswered(error: Error, what: &str, waiting: &Waiting) -> anyhow::Error {
+    match waiting.not_sent(&error) {
+        Some(why) => anyhow!("{what}: {why}"),
+        None => error.into(),
+    }
 }
 
 /// A reply, if the command was successful.

@@ -1,15 +1,16 @@
 //! `nvmf admin-passthru` and `nvmf io-passthru`.
 
-use super::{Queue, byte, dump, input, send_over, word};
+use super::{Queue, byte, dump, input, send_over, send_to, word};
 use crate::command::refused::AbsentOfCommands;
 use crate::command::target::NamespaceArguments;
+use crate::command::waiting::Waiting;
 use crate::connect::connect;
 use crate::print::{line, text, wrong_arguments};
 use crate::runtime::run;
 use anyhow::{Result, bail};
 use nvme_proto::Nsid;
-use nvmf_initiator::AdminReply;
 use nvmf_initiator::raw::RawCommand;
+use nvmf_initiator::{AdminReply, Connection};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
@@ -20,7 +21,8 @@ pub(crate) struct AdminPassthru {
     command: Passthru,
 }
 
-/// The connection's namespace is not checked: `--nsid` goes into the command as it is
+/// `--nsid` goes into the command as it is. What it names is sent to the disk that is there when this connects, and to no other; where none
+/// is there, the controller answers as it does
 #[derive(clap::Args)]
 pub(crate) struct IoPassthru {
     #[command(flatten)]
@@ -107,10 +109,11 @@ impl IoPassthru {
 impl Passthru {
     /// Sends it; the reply, and how long it took.
     async fn send(&self, queue: Queue, what: &str, command: RawCommand) -> Result<(AdminReply, Duration)> {
-        let (connection, _) = connect(self.target.answered_soon().options()?).await?;
+        let target = self.target.answered_soon();
+        let (connection, _) = connect(target.options()?).await?;
         let start = Instant::now();
         let sent = async {
-            let reply = send_over(&connection, queue, what, |_| Ok(command));
+            let reply = self.send_where_it_belongs(&target, &connection, queue, what, command);
             match self.timeout {
                 0 => reply.await,
                 most => timeout(Duration::from_millis(most.into()), reply).await.unwrap_or_else(|_| {
@@ -125,6 +128,28 @@ impl Passthru {
         Ok((reply?, took))
     }
 
+    /// Sends it to the disk that is there, if it is for one: after a reconnect its NSID may be that of another.
+    async fn send_where_it_belongs(
+        &self,
+        target: &NamespaceArguments,
+        connection: &Connection,
+        queue: Queue,
+        what: &str,
+        command: RawCommand,
+    ) -> Result<AdminReply> {
+        let nsid = self.nsid();
+        if queue == Queue::Io && connection.namespaces().iter().any(|namespace| namespace.nsid == nsid) {
+            let device = connection.open(nsid)?;
+            return send_to(&device, &Waiting::new(target, connection, nsid), what, command).await;
+        }
+        send_over(connection, queue, what, |_| Ok(command)).await
+    }
+
+    /// The namespace that goes into the command.
+    fn nsid(&self) -> Nsid {
+        Nsid(self.target.nsid.unwrap_or(0))
+    }
+
     /// The command, as nvme-cli shows it.
     fn shown(&self) -> String {
         let dwords = [self.cdw10, self.cdw11, self.cdw12, self.cdw13, self.cdw14, self.cdw15];
@@ -133,7 +158,7 @@ impl Passthru {
              cdw2         : {:08x}\ncdw3         : {:08x}\ndata_len     : {:08x}\n\
              metadata_len : 00000000\naddr         : 0\nmetadata     : 0\n",
             self.opcode,
-            self.target.nsid.unwrap_or(0),
+            self.nsid().0,
             self.cdw2,
             self.cdw3,
             self.data_len
@@ -146,7 +171,7 @@ impl Passthru {
 
     fn run(&self, queue: Queue) -> Result<()> {
         let Self { cdw2, cdw3, cdw10, cdw11, cdw12, cdw13, cdw14, cdw15, data_len, .. } = *self;
-        let command = RawCommand::new(self.opcode, Nsid(self.target.nsid.unwrap_or(0)))
+        let command = RawCommand::new(self.opcode, self.nsid())
             .with_dwords_2_3([cdw2, cdw3])
             .with_dwords([cdw10, cdw11, cdw12, cdw13, cdw14, cdw15]);
         let command = match (self.read, self.write, &self.input_file) {

@@ -1,13 +1,13 @@
 //! `nvmf resv-register`, `resv-acquire`, `resv-release` and `resv-report`.
 
-use super::{accepted, nsid, number};
+use super::{accepted, nsid, number, unanswered};
 use crate::command::PageOutput;
 use crate::command::target::NamespaceArguments;
 use crate::command::waiting::Waiting;
 use crate::connect::connect;
 use crate::print::line;
 use crate::runtime::run;
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use nvme_proto::Nsid;
 use nvme_proto::nvm::reservation::{
     self as resv, AcquireAction, PersistChange, RegisterAction, ReleaseAction, ReservationStatus,
@@ -16,6 +16,7 @@ use nvme_proto::nvm::reservation::{
 use nvmf_initiator::raw::RawCommand;
 use nvmf_initiator::{AdminReply, Effect, Error};
 use serde_json::{Value, json};
+use std::time::Instant;
 
 #[derive(clap::Args)]
 pub(crate) struct Register {
@@ -100,11 +101,17 @@ fn send_to_disk(
     run(async {
         let options = target.options()?;
         let others = options.paths.len();
+        let patience = options.fast_io_fail_timeout.into_iter().chain(options.ctrl_loss_timeout).min();
         let (connection, _) = connect(options).await?;
         let sent = async {
             let nsid = nsid(target, &connection)?;
             let device = connection.open(nsid)?;
             let (command, waiting) = (command(nsid), Waiting::new(target, &connection, nsid));
+            // All tries together wait so long for a path: somebody waits for their answer.
+            let command = match patience.and_then(|most| Instant::now().checked_add(most)) {
+                Some(at) => command.to_be_sent_by(at),
+                None => command,
+            };
             let mut was_lost = false;
             for _ in 0..others {
                 match waiting.tell(device.raw_io(command.clone())).await {
@@ -132,11 +139,8 @@ fn answered(
         Ok(reply) => Effect::of_status(reply.outcome.status),
         Err(error) => error.effect(),
     };
-    let explain = |error| match waiting.not_sent(&error) {
-        Some(why) => anyhow!("{what}: {why}"),
-        None => error.into(),
-    };
-    let reply = reply.map_err(explain).and_then(|reply| accepted(reply, what));
+    let reply =
+        reply.map_err(|error| unanswered(error, what, waiting)).and_then(|reply| accepted(reply, what));
     reply.map_err(|error| match doubt(was_lost, effect) {
         Some(doubt) => error.context(doubt),
         None => error,

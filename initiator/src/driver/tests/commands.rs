@@ -3,6 +3,7 @@
 use super::super::{DriverConfig, DriverEvent, QueueKind, Recipient, Unanswered};
 use super::rig::{BLOCK, BLOCKS, Rig, SECOND, config, read};
 use super::target::{Capsule, Disk};
+use core::time::Duration;
 use nvme_proto::admin::identify::IdentifyNamespace;
 use nvme_proto::admin::log_page::AnaState;
 use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
@@ -225,6 +226,68 @@ fn commands_that_wait_for_a_connection_fail_when_operations_do() {
     assert!(rig.result(1).is_some());
     let unsent = Err(Unanswered::NotSent);
     assert_eq!(ended(&rig), [(RAW, unsent), (IDENTIFY, unsent), (9, unsent)]);
+}
+
+/// Submits a raw command for the disk that waits for a path for so long.
+fn submit_bounded(rig: &mut Rig, most: Duration) {
+    rig.driver.submit_command(RAW, QueueKind::Io, Recipient::OpenedDisk, reservation_report());
+    rig.driver.bound_command(RAW, Some(rig.now + most));
+}
+
+#[test]
+fn command_waits_for_a_path_as_long_as_it_may_and_is_sent_then_if_one_is_there() {
+    let mut rig = opened();
+    rig.target.set_access(AnaState::INACCESSIBLE);
+    rig.run();
+    submit_bounded(&mut rig, 5 * SECOND);
+    rig.pass(4 * SECOND);
+    assert_eq!(ended(&rig), []);
+    rig.pass(SECOND);
+    assert_eq!((rig.target.seen.len(), ended(&rig)), (0, vec![(RAW, Err(Unanswered::NotSent))]));
+    // No time is left, as after a try that took all of it.
+    rig.target.set_access(AnaState::OPTIMIZED);
+    rig.run();
+    rig.events.clear();
+    submit_bounded(&mut rig, Duration::ZERO);
+    rig.run();
+    assert_eq!((rig.target.seen.len(), ended(&rig)), (1, vec![(RAW, Ok(0))]));
+}
+
+#[test]
+fn namespace_that_is_not_ready_is_waited_for_by_a_command_as_long_as_a_path() {
+    let mut rig = opened();
+    rig.target.refuse = not_ready;
+    submit_bounded(&mut rig, 5 * SECOND);
+    rig.pass(5 * SECOND - SECOND / 10);
+    assert_eq!(statuses(&rig), []);
+    rig.pass(SECOND / 10);
+    assert_eq!(statuses(&rig), [(RAW, Status::NAMESPACE_NOT_READY)]);
+}
+
+/// A driver that has lost a write: it is fenced for longer than commands wait for a path here, as its controller may not know.
+fn fenced() -> Rig {
+    let mut rig = Rig::ready();
+    rig.target.hold = true;
+    rig.submit(1, rig.write(4, 1, 0xaa));
+    rig.run();
+    rig.target.disconnect_io();
+    rig.target.hold = false;
+    rig
+}
+
+#[test]
+fn fence_is_waited_for_by_a_command_that_has_a_path_and_not_without_one() {
+    let mut rig = fenced();
+    rig.target.closed = true;
+    submit_bounded(&mut rig, 3 * SECOND);
+    rig.pass(3 * SECOND);
+    assert_eq!((rig.driver.is_fenced(), ended(&rig)), (true, vec![(RAW, Err(Unanswered::NotSent))]));
+    let mut rig = fenced();
+    submit_bounded(&mut rig, 3 * SECOND);
+    rig.pass(4 * SECOND);
+    assert_eq!((rig.driver.is_fenced(), ended(&rig)), (true, vec![]));
+    rig.pass(20 * SECOND);
+    assert_eq!((rig.driver.is_fenced(), ended(&rig)), (false, vec![(RAW, Ok(0))]));
 }
 
 #[test]

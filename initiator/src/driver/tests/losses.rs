@@ -164,6 +164,34 @@ fn losses_leave_an_operation_the_tries_that_it_has_where_the_controller_fails_it
     assert_eq!(rig.result(1), Some(Ok(())));
 }
 
+/// A host that comes back finds its namespace not ready while the disk still has what it left there.
+#[test]
+fn status_after_a_loss_is_waited_for_from_then_on() {
+    let recovery = RecoveryPolicy { fast_io_fail_timeout: Some(5 * SECOND), ..config().recovery };
+    let mut rig = Rig::ready_with(DriverConfig { recovery, ..config() }, |_| {});
+    let not_ready = |_: &Capsule, io: bool| io.then_some(Status::NAMESPACE_NOT_READY);
+    rig.target.refuse = not_ready;
+    rig.submit(1, read(4, 1));
+    rig.submit(2, read(5, 1));
+    rig.run();
+    rig.target.refuse = |_, _| None;
+    rig.target.hold = true;
+    rig.pass(20 * SECOND);
+    assert_eq!((rig.result(1), rig.target.held.len()), (None, 2), "they are under way");
+    rig.target.refuse = not_ready;
+    rig.target.hold = false;
+    rig.target.disconnect();
+    rig.pass(5 * SECOND);
+    assert_eq!((rig.result(1), rig.result(2)), (None, None), "not ready for fewer than 5 seconds");
+    let of_second = |capsule: &Capsule, io: bool| {
+        (io && capsule.first_block() == 5).then_some(Status::NAMESPACE_NOT_READY)
+    };
+    rig.target.refuse = of_second;
+    rig.pass(4 * SECOND);
+    assert_eq!(rig.result(1), Some(Ok(())));
+    assert!(matches!(rig.result(2), Some(Err(_))), "it is waited for as long, and no longer");
+}
+
 /// A path whose command is not answered in time is given up, and with it everybody's connection.
 #[test]
 fn operation_that_ends_its_own_association_each_time_is_aborted_after_its_tries() {
