@@ -213,17 +213,7 @@ impl Daemon {
                 None => problems.push(format!("host {host}: {text}")),
             }
         }
-        let count = |effect| changes.iter().filter(|item| item.effect == effect).count();
-        for (count, word) in [(count(Effect::Refused), "be refused"), (count(Effect::Fails), "fail")] {
-            if count > 0 {
-                problems.push(format!("{count} change(s) would {word}: see above"));
-            }
-        }
-        match serde_json::to_value(&ChangesAnswer { changes }) {
-            Err(error) => Answer::refused(Fault::refused(error.to_string())),
-            Ok(result) if problems.is_empty() => Answer::done(result),
-            Ok(result) => Answer::failed(result, problems.join("; ")),
-        }
+        plan_answer(changes, problems)
     }
 
     fn item(&self, change: &Change) -> Item {
@@ -381,6 +371,21 @@ impl Daemon {
             .filter(|association| closes(association))
             .map(|it| connection_name(it))
             .collect()
+    }
+}
+
+/// The answer to a plan, with what is wrong beside its changes.
+pub(super) fn plan_answer(changes: Vec<Item>, mut problems: Vec<String>) -> Answer {
+    let count = |effect| changes.iter().filter(|item| item.effect == effect).count();
+    for (count, word) in [(count(Effect::Refused), "be refused"), (count(Effect::Fails), "fail")] {
+        if count > 0 {
+            problems.push(format!("{count} change(s) would {word}: see above"));
+        }
+    }
+    match serde_json::to_value(&ChangesAnswer { changes }) {
+        Err(error) => Answer::refused(Fault::refused(error.to_string())),
+        Ok(result) if problems.is_empty() => Answer::done(result),
+        Ok(result) => Answer::failed(result, problems.join("; ")),
     }
 }
 

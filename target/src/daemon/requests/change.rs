@@ -214,7 +214,7 @@ impl Daemon {
         let asked = parse(text)?;
         if self.cluster.is_some() {
             let asked = self.shared_part(&asked)?;
-            return Ok(Reply::Answer(self.planned(&asked, Vec::new())));
+            return Ok(self.plan_of_group(&asked)?.into());
         }
         if self.empties(&asked) {
             return Err(Fault::refused(EMPTIES));
