@@ -191,10 +191,11 @@ impl Daemon {
             (Step::Answered(_), _) if is_over => {}
             (Step::Answered(_), Then::Moved(group, to)) => {
                 let why = asking.why.unwrap_or_else(|| "`cluster status` says why".to_owned());
-                let back = asking
-                    .owner
-                    .as_ref()
-                    .map(|owner| format!("; `nvmf-target ctl cluster move {group} {owner}` takes that back"));
+                // Where it is on its way from there to another one, this is what was typed.
+                let back =
+                    asking.owner.as_ref().filter(|owner| **owner != to).map(|owner| {
+                        format!("; `nvmf-target ctl cluster move {group} {owner}` takes that back")
+                    });
                 let text = format!(
                     "it is not done: {why}. ANA group {group} is wanted at {to} still, and moves as soon as that can be{}",
                     back.unwrap_or_default()
@@ -416,7 +417,7 @@ mod tests {
         let mut changing =
             Changing::new(vec![Item::done("move-ana-group", "1 to gw2")], Origin::Command, now);
         let to = GatewayName::new("gw2").unwrap();
-        let mut asking = Asking::new(Step::Answered(0), Then::Moved(GroupId(1), to), now);
+        let mut asking = Asking::new(Step::Answered(0), Then::Moved(GroupId(1), to.clone()), now);
         asking.owner = GatewayName::new("gw1").ok();
         changing.asking = Some(asking);
         daemon.advance_asking(&mut changing, now + GROUP_TIMEOUT);
@@ -426,6 +427,12 @@ mod tests {
         for part in ["wanted at gw2 still", "`nvmf-target ctl cluster move 1 gw1` takes that back"] {
             assert!(text.contains(part), "{text}");
         }
+        let mut asking = Asking::new(Step::Answered(0), Then::Moved(GroupId(1), to.clone()), now);
+        asking.owner = Some(to);
+        changing.asking = Some(asking);
+        daemon.advance_asking(&mut changing, now + GROUP_TIMEOUT);
+        let text = changing.items[0].message.as_deref().unwrap();
+        assert!(text.contains("wanted at gw2 still") && !text.contains("takes that back"), "{text}");
         daemon.stop(Duration::ZERO);
     }
 
