@@ -145,12 +145,30 @@ fn image_that_stays_because_of_a_refusal_is_not_given_to_another_namespace() {
 }
 
 #[test]
+fn listener_that_is_added_to_a_gateway_is_said_to_be_gone_at_the_next_start() {
+    let mut daemon = gateway();
+    daemon.path = Some("/etc/nvmf/gw1.toml".into());
+    for (discovery_only, address) in [(false, "127.0.0.2:0"), (true, "127.0.0.3:0")] {
+        let add = json!({ "version": 1, "request": "listener add", "address": address, "transport": "tcp",
+            "discovery_only": discovery_only });
+        let answer = ask(&mut daemon, &add.to_string());
+        let note = answered(&mut daemon, answer).result["changes"][0]["note"].to_string();
+        assert!(
+            note.contains("gone at the next start: write its [[listener]] into /etc/nvmf/gw1.toml"),
+            "{note}"
+        );
+    }
+    daemon.stop(Duration::ZERO);
+}
+
+#[test]
 fn status_says_what_is_left_out_and_why_the_configuration_is_not_used() {
     let mut daemon = gateway();
     daemon.on_refused(Some("the configuration is damaged".to_owned()));
     let text = daemon.status_answer().to_string();
     for part in [
         "rados --pool nvmf getomapval nvmf.default.configuration version -",
+        "`nvmf-target ctl apply FILE`",
         &format!("namespace/{NQN}/2 is left out: it is damaged"),
         "this gateway is joining",
     ] {
