@@ -386,6 +386,6 @@ mod tests {
             assert!(!text.contains("running") && text.contains("ask again"), "{text}");
         }
         assert!(why_there(false, false, evidence).contains("for 2 s"));
-        assert!(why_there(false, true, evidence).contains("owns ANA groups"));
+        assert!(why_there(true, false, evidence).contains("owns ANA groups"));
     }
 }

@@ -152,10 +152,11 @@ fn listener_that_is_added_to_a_gateway_is_said_to_be_gone_at_the_next_start() {
         let add = json!({ "version": 1, "request": "listener add", "address": address, "transport": "tcp",
             "discovery_only": discovery_only });
         let answer = ask(&mut daemon, &add.to_string());
-        let note = answered(&mut daemon, answer).result["changes"][0]["note"].to_string();
+        let answer = answered(&mut daemon, answer);
+        let note = answer.result["changes"][0]["note"].to_string();
         assert!(
             note.contains("gone at the next start: write its [[listener]] into /etc/nvmf/gw1.toml"),
-            "{note}"
+            "{answer:?}"
         );
     }
     daemon.stop(Duration::ZERO);
