@@ -153,7 +153,8 @@ impl<'a> Files<'a> {
             }
             libc::EPERM | libc::EACCES | libc::ENOTSUP => {
                 format!(
-                    "the cluster does not know client.{user} by the key in {keyring}: see ceph auth get client.{user}"
+                    "the cluster does not know client.{user} by the key in {keyring}, or it has no caps for the monitors (mon 'profile \
+                     rbd'): see ceph auth get client.{user}"
                 )
             }
             libc::EIO => {

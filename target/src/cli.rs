@@ -60,7 +60,7 @@ struct Serve {
     /// The configuration file (see deploy/target.toml).
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// A file or block device to export, to any host that reaches the address.
+    /// A file, block device or image of Ceph (`rbd:POOL/IMAGE`) to export, to any host that reaches the address.
     #[arg(long, value_name = "PATH")]
     export: Option<PathBuf>,
     /// Export memory of this size instead; it is gone when the target stops.

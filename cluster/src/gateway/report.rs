@@ -184,7 +184,8 @@ impl Gateway {
                 let first = self.others().filter(|other| {
                     crate::placement::weight(other, id) > crate::placement::weight(&self.me().gateway, id)
                 });
-                Some(format!("{name} is dead; {} gateways take it before this one", first.count()))
+                let first: alloc::vec::Vec<&str> = first.map(|other| other.as_str()).collect();
+                Some(takers(name, &first))
             }
             (Phase::Idle, Some(name))
                 if self.peers.get(name).is_some_and(|peer| peer.lease.boot().is_none()) =>
@@ -216,6 +217,15 @@ impl Gateway {
             }
             _ => group.trouble.clone(),
         }
+    }
+}
+
+/// Who takes what a dead gateway had.
+fn takers(dead: &GatewayName, first: &[&str]) -> String {
+    match first {
+        [] => format!("{dead} is dead; this gateway takes it"),
+        [one] => format!("{dead} is dead; {one} takes it before this one"),
+        more => format!("{dead} is dead; {} take it before this one", more.join(", ")),
     }
 }
 

@@ -8,6 +8,7 @@ use crate::map::Move;
 use crate::registry::{ControllerIds, Record};
 use crate::reservations::Stored;
 use crate::{Action, GatewayName, GroupId, Listens, Object, OpId, Reply, Via};
+use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -63,8 +64,8 @@ pub enum RequestError {
     #[error("gateway {0} cannot take ANA groups now: {1}")]
     CannotTake(GatewayName, String),
     /// The gateway is there, or has groups.
-    #[error("gateway {0} is still running or owns ANA groups: stop it first")]
-    StillThere(GatewayName),
+    #[error("gateway {0} {1}")]
+    StillThere(GatewayName, String),
     /// This gateway does not own the group.
     #[error("this gateway does not serve ANA group {0}")]
     NotOwner(GroupId),
@@ -228,7 +229,9 @@ impl Gateway {
             }
             None => self.answer(id, Err(self.no_such_gateway(name))),
             Some(_) if owns || self.dead_since(name, Duration::ZERO).is_none() => {
-                self.answer(id, Err(RequestError::StillThere(name.clone())));
+                let is_running = self.peers.get(name).is_some_and(|peer| peer.lease.boot().is_some());
+                let why = why_there(owns, is_running, self.timing.evidence);
+                self.answer(id, Err(RequestError::StillThere(name.clone(), why)));
             }
             Some(record) => match &self.own.ids {
                 Some((ids, bytes)) => {
@@ -351,5 +354,38 @@ impl Gateway {
 
     pub(super) fn answer(&mut self, request: RequestId, result: Result<u64, RequestError>) {
         self.actions.push_back(Action::Answer { request, result });
+    }
+}
+
+/// Why a gateway is not forgotten.
+fn why_there(owns: bool, is_running: bool, evidence: Duration) -> String {
+    match (is_running, owns) {
+        (true, _) => "is still running: stop it first".to_string(),
+        (false, true) => {
+            "does not run, and owns ANA groups still: others take them once it counts as dead, ask again then (`cluster status`)"
+                .to_string()
+        }
+        (false, false) => format!(
+            "does not run: its lease has expired, but does not count as dead before this gateway has read the pool without delay \
+             for {} s: ask again",
+            evidence.as_secs()
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gateway_that_does_not_run_is_not_said_to() {
+        let evidence = Duration::from_secs(2);
+        assert!(why_there(true, true, evidence).contains("is still running"));
+        for owns in [true, false] {
+            let text = why_there(owns, false, evidence);
+            assert!(!text.contains("running") && text.contains("ask again"), "{text}");
+        }
+        assert!(why_there(false, false, evidence).contains("for 2 s"));
+        assert!(why_there(true, false, evidence).contains("owns ANA groups"));
     }
 }

@@ -390,7 +390,9 @@ impl Daemon {
         let Changing { items, file, refused, planned, errors, .. } = changing;
         match &refused {
             // Nothing was done, and whoever asked is told why.
-            Some(fault) => items.iter().for_each(|item| tracing::info!("{item}: refused: {}", fault.message)),
+            Some(fault) => {
+                items.iter().for_each(|item| tracing::warn!("{}", refused_line(item, &fault.message)))
+            }
             None => items.iter().for_each(log),
         }
         let failed = items.iter().filter_map(|item| item.outcome).filter(|it| it.is_error()).count();
@@ -440,6 +442,11 @@ fn answer(changes: Vec<Item>, failed: usize, errors: usize) -> Answer {
         (0, errors) => Answer::failed(result, format!("{errors} error(s): see `status` and the log")),
         (failed, _) => Answer::failed(result, format!("{failed} change(s) not made, or not over: see above")),
     }
+}
+
+/// What the log has of a change that was asked for and refused: as an item, it looks like one that is done.
+fn refused_line(Item { change, name, .. }: &Item, why: &str) -> String {
+    format!("{} {name}: refused: {why}", change.replace('-', " "))
 }
 
 fn log(item: &Item) {
@@ -516,6 +523,12 @@ pub(super) mod tests {
         barrier.reach(crate::message::WorkerId(0));
         daemon.end_changes();
         daemon.stop(Duration::ZERO);
+    }
+
+    #[test]
+    fn log_does_not_say_that_what_was_refused_is_done() {
+        let line = refused_line(&Item::done("remove-gateway", "gw3"), "it is still running");
+        assert_eq!(line, "remove gateway gw3: refused: it is still running");
     }
 
     #[test]

@@ -201,11 +201,8 @@ impl Daemon {
 
     /// The answer to `plan`, with what cannot be had of the keys that it names.
     pub(super) fn planned(&self, asked: &Config, faults: Vec<(Nqn, String)>) -> Answer {
-        let mut planned = self.plan(asked);
-        let refused = self.refused_by_group(asked, &mut planned);
-        let mut problems: Vec<String> =
-            refused.map(|text| format!("nothing would be changed: {text}")).into_iter().collect();
-        let mut changes: Vec<Item> = planned.into_iter().map(|(_, item)| item).collect();
+        let mut problems = Vec::new();
+        let mut changes: Vec<Item> = self.plan(asked).into_iter().map(|(_, item)| item).collect();
         for (host, text) in faults {
             let name = host.to_string();
             match changes.iter_mut().find(|item| item.change == "set-host" && item.name == name) {
@@ -216,17 +213,15 @@ impl Daemon {
                 None => problems.push(format!("host {host}: {text}")),
             }
         }
-        let count = |effect| changes.iter().filter(|item| item.effect == effect).count();
-        for (count, word) in [(count(Effect::Refused), "be refused"), (count(Effect::Fails), "fail")] {
-            if count > 0 {
-                problems.push(format!("{count} change(s) would {word}: see above"));
-            }
-        }
-        match serde_json::to_value(&ChangesAnswer { changes }) {
-            Err(error) => Answer::refused(Fault::refused(error.to_string())),
-            Ok(result) if problems.is_empty() => Answer::done(result),
-            Ok(result) => Answer::failed(result, problems.join("; ")),
-        }
+        plan_answer(changes, problems)
+    }
+
+    /// The answer to a `plan` of what a gateway's group would not be asked for.
+    pub(super) fn refused_plan(&self, asked: &Config) -> Option<Answer> {
+        let mut planned = self.plan(asked);
+        let text = self.refused_by_group(asked, &mut planned)?;
+        let changes = planned.into_iter().map(|(_, item)| item).collect();
+        Some(plan_answer(changes, vec![format!("nothing would be changed: {text}")]))
     }
 
     fn item(&self, change: &Change) -> Item {
@@ -384,6 +379,21 @@ impl Daemon {
             .filter(|association| closes(association))
             .map(|it| connection_name(it))
             .collect()
+    }
+}
+
+/// The answer to a plan, with what is wrong beside its changes.
+pub(super) fn plan_answer(changes: Vec<Item>, mut problems: Vec<String>) -> Answer {
+    let count = |effect| changes.iter().filter(|item| item.effect == effect).count();
+    for (count, word) in [(count(Effect::Refused), "be refused"), (count(Effect::Fails), "fail")] {
+        if count > 0 {
+            problems.push(format!("{count} change(s) would {word}: see above"));
+        }
+    }
+    match serde_json::to_value(&ChangesAnswer { changes }) {
+        Err(error) => Answer::refused(Fault::refused(error.to_string())),
+        Ok(result) if problems.is_empty() => Answer::done(result),
+        Ok(result) => Answer::failed(result, problems.join("; ")),
     }
 }
 

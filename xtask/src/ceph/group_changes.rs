@@ -3,6 +3,7 @@
 use super::cluster::Cluster;
 use super::gateway::{Running, report};
 use super::group::{Group, NQN};
+use super::group_images::owner_of;
 use super::groups::{SOON, images};
 use anyhow::{Context, Result, ensure};
 use nvmf_tests::cleanup::Cleanup;
@@ -238,6 +239,7 @@ pub(super) fn namespaces(cluster: &mut Cluster) -> Result<()> {
     write(1, &["--offset=32m", "--size=1m"])?;
     encrypted(cluster, &group)?;
     cached(cluster, &group)?;
+    mistyped(cluster, &group, &images[0])?;
     group.stop()
 }
 
@@ -245,16 +247,50 @@ pub(super) fn namespaces(cluster: &mut Cluster) -> Result<()> {
 fn cached(cluster: &Cluster, group: &Group) -> Result<()> {
     cluster.rbd("create --size 32M changed-cached")?;
     cluster.rbd("config image set changed-cached rbd_cache true")?;
-    let added = group.ask(0, &["namespace", "add", NQN, "--nsid=10", "--rbd=rbd/changed-cached"])?;
-    let says_why = || {
-        let fault = |number| field(group, number, 10, "fault");
-        (0..2).filter_map(fault).any(|fault| fault.to_string().contains("rbd_cache"))
-    };
-    until_within(&format!("an image with a cache is left out: {added}"), SOON, says_why)?;
-    // The other gateway hears of it.
-    until_within("no gateway shows it as served", SOON, || {
-        (0..2).all(|number| field(group, number, 10, "state").is_some_and(|state| state != "served"))
-    })
+    let add = ["namespace", "add", NQN, "--nsid=10", "--ana-group=1", "--rbd=rbd/changed-cached"];
+    let text = refusal(group, &add)?;
+    ensure!(text.starts_with("nothing was changed") && text.contains("rbd_cache"), "{text}");
+    cluster.rbd("config image remove changed-cached rbd_cache")?;
+    group.change(0, &add)?;
+    group.until_read(10)?;
+    // It is switched on later: no gateway takes the image like that.
+    cluster.rbd("config image set changed-cached rbd_cache true")?;
+    let other = if owner_of(group)? == 0 { "gw1" } else { "gw0" };
+    let text = refusal(group, &["cluster", "move", "1", other])?;
+    ensure!(text.contains("rbd_cache"), "{text}");
+    cluster.rbd("config image remove changed-cached rbd_cache")?;
+    Ok(())
+}
+
+/// What a gateway refuses a request with.
+fn refusal(group: &Group, words: &[&str]) -> Result<String> {
+    let answer = group.ask(0, words)?;
+    ensure!(answer["ok"] == false, "{words:?} was done: {answer}");
+    Ok(answer["error"]["message"].as_str().unwrap_or_default().to_owned())
+}
+
+/// A file with a name that no image has: hosts keep the disk that they have, and what is right of the file is served.
+fn mistyped(cluster: &Cluster, group: &Group, image: &str) -> Result<()> {
+    cluster.rbd("create --size 32M changed-more")?;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("group.toml");
+    let path = file.to_str().context("a folder's name is not UTF-8")?;
+    let saved = group.ask(0, &["save"])?["result"]["text"].as_str().context("a text")?.to_owned();
+    ensure!(saved.contains(&format!("\"{image}\"")), "{saved}");
+    let typo = saved.replace(&format!("\"{image}\""), "\"changed-typo\"");
+    let more = "[[subsystem.namespace]]\nnsid = 11\nrbd = { pool = \"rbd\", image = \"changed-more\" }\n";
+    std::fs::write(&file, format!("{typo}\n{more}"))?;
+    for word in ["plan", "apply"] {
+        let answer = group.ask(0, &[word, path])?;
+        let stays = format!("namespace 1 stays rbd:rbd/{image}: the new disk cannot be served");
+        ensure!(answer["ok"] == false && answer.to_string().contains(&stays), "{word}: {answer}");
+    }
+    group.until_read(1)?;
+    let backing = field(group, 1, 1, "backing").unwrap_or_default();
+    ensure!(backing.as_str().is_some_and(|it| it.contains(image)), "namespace 1 is {backing}");
+    group.until_read(11)?;
+    println!("  a file that names an image which is not there took no disk from a host");
+    group.change(0, &["namespace", "remove", NQN, "11"])
 }
 
 /// The passphrase is in a file of each gateway. One that lacks it says so, and shows no ciphertext.

@@ -38,6 +38,9 @@ pub struct SaveAnswer {
     pub text: String,
     /// The file that the target was started with.
     pub config_file: Option<PathBuf>,
+    /// The same of a gateway of a group: the text is not that of its own file, which stays as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own_file: Option<PathBuf>,
     /// What of the text is not in force: it takes effect at the next start, or was refused.
     #[serde(default)]
     pub not_in_force: Vec<String>,
@@ -59,6 +62,7 @@ impl Save {
             (Some(path), _) => path.clone(),
             (None, true) => match &answer.config_file {
                 Some(path) => path.clone(),
+                None if let Some(own) = &answer.own_file => return Err(in_a_group(own)),
                 None => return Err("the target was started without a configuration file: name one".into()),
             },
             (None, false) => return Ok(None),
@@ -66,6 +70,16 @@ impl Save {
         replace(&path, &answer.text).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
         Ok(Some(path))
     }
+}
+
+fn in_a_group(own: &Path) -> String {
+    format!(
+        "nothing was written: in a group of gateways what hosts are served ([[subsystem]], [discovery], keys of hosts) lies in the \
+         group's pool, and needs no saving. What is this gateway's own ([[listener]], [target], [metrics], [cluster]) is kept by {0} \
+         alone: a [[listener]] that was added by `ctl` belongs into it, by hand. `save FILE`, with another name, makes a backup of what \
+         the group serves",
+        own.display()
+    )
 }
 
 /// Replaces a file as a whole: a power cut leaves the old one or the new one. It keeps its mode.
@@ -97,4 +111,27 @@ fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     write().inspect_err(|_| {
         let _ = std::fs::remove_file(&new);
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_of_a_gateway_is_not_replaced_by_what_its_group_serves() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = folder.path().join("target.toml");
+        std::fs::write(&own, "[cluster]").unwrap();
+        let answer = SaveAnswer {
+            text: "[[subsystem]]".to_owned(),
+            config_file: None,
+            own_file: Some(own.clone()),
+            not_in_force: Vec::new(),
+        };
+        let text = Save { in_place: true, ..Save::default() }.write(&answer).unwrap_err();
+        for part in ["lies in the group's pool", "[[listener]]", "target.toml alone"] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert_eq!(std::fs::read_to_string(&own).unwrap(), "[cluster]");
+    }
 }

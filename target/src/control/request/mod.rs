@@ -32,7 +32,7 @@ use serde_json::Value;
 use service::{ConnectionsAnswer, ConnectionsRequest, Drain, LogLevel, LogLevelAnswer};
 use status::StatusAnswer;
 use std::fmt::Display;
-use subsystem::{HostRequest, SetKey, SubsystemRequest};
+use subsystem::{HostRequest, HostsAnswer, SetKey, SubsystemRequest};
 use trace::TraceAnswer;
 
 /// A request. Its name on the socket are the words of the command line: `namespace add`.
@@ -104,6 +104,7 @@ impl Request {
             | Self::Plan(_)
             | Self::Save(_)
             | Self::Cluster(ClusterRequest::Status {})
+            | Self::Host(HostRequest::List {})
             | Self::Connections(ConnectionsRequest::List {}) => None,
             Self::Apply(_) => Some("apply".to_owned()),
             Self::Host(HostRequest::SetKey(set)) => {
@@ -123,6 +124,7 @@ impl Request {
             Self::Status { .. }
                 | Self::Trace { .. }
                 | Self::Cluster(ClusterRequest::Status {})
+                | Self::Host(HostRequest::List {})
                 | Self::Connections(ConnectionsRequest::List {})
         )
     }
@@ -143,6 +145,7 @@ impl Request {
             Self::Trace { .. } => text_of::<TraceAnswer>(result),
             Self::Cluster(ClusterRequest::Status {}) => text_of::<ClusterStatus>(result),
             Self::Connections(ConnectionsRequest::List {}) => text_of::<ConnectionsAnswer>(result),
+            Self::Host(HostRequest::List {}) => text_of::<HostsAnswer>(result),
             Self::Disk(_) => text_of::<DiskAnswer>(result),
             Self::Save(_) => text_of::<SaveAnswer>(result),
             Self::LogLevel(_) => text_of::<LogLevelAnswer>(result),

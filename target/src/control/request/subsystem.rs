@@ -1,8 +1,9 @@
-//! `subsystem add`, `subsystem remove`, `host add`, `host remove`, `host set-key`, `host remove-key`.
+//! `subsystem add`, `subsystem remove`, `host add`, `host remove`, `host list`, `host set-key`, `host remove-key`.
 
 use super::key_text::KeyText;
 use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Subsystems.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Subcommand)]
@@ -54,6 +55,8 @@ pub enum HostRequest {
     Add(HostName),
     /// Let a host connect to a subsystem no more: its connections close.
     Remove(HostName),
+    /// Which hosts are known by name: what they may connect to, and which keys they have. Shows no key.
+    List {},
     /// Set or replace the key with which a host authenticates (DH-HMAC-CHAP), from its next authentication on.
     SetKey(SetKey),
     /// Remove a key that a group of gateways has: a host without a key connects without authentication.
@@ -141,4 +144,51 @@ pub struct HostName {
     pub subsystem: String,
     /// The host's NQN (on the host: `nvmf show-hostnqn`, /etc/nvme/hostnqn).
     pub host: String,
+}
+
+/// The answer to `host list`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostsAnswer {
+    /// Subsystems that any host may connect to.
+    pub for_any_host: Vec<String>,
+    /// Hosts that a subsystem or a key names.
+    pub hosts: Vec<KnownHost>,
+}
+
+/// A host that is known by its name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownHost {
+    /// Its NQN.
+    pub nqn: String,
+    /// The subsystems that let it in by name.
+    pub subsystems: Vec<String>,
+    /// Whether it has a key for DH-HMAC-CHAP.
+    pub key: bool,
+    /// Whether there is one of the controller towards it.
+    pub controller_key: bool,
+    /// Whether it has a key for TLS.
+    pub tls_key: bool,
+}
+
+impl fmt::Display for HostsAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.for_any_host.iter().try_for_each(|nqn| writeln!(f, "any host may connect to {nqn}"))?;
+        if self.for_any_host.is_empty() && self.hosts.is_empty() {
+            return writeln!(f, "no host is known by name, and none may connect");
+        }
+        for KnownHost { nqn, subsystems, key, controller_key, tls_key } in &self.hosts {
+            let to = match subsystems.len() {
+                0 if self.for_any_host.is_empty() => "no subsystem lets it in".to_owned(),
+                0 => "no subsystem names it".to_owned(),
+                _ => format!("may connect to {}", subsystems.join(", ")),
+            };
+            let words =
+                [(key, "DH-HMAC-CHAP"), (controller_key, "DH-HMAC-CHAP of the controller"), (tls_key, "TLS")];
+            let keys: Vec<&str> = words.into_iter().filter(|(has, _)| **has).map(|(_, word)| word).collect();
+            let keys =
+                if keys.is_empty() { "no key".to_owned() } else { format!("keys: {}", keys.join(", ")) };
+            writeln!(f, "host {nqn}: {to}; {keys}")?;
+        }
+        Ok(())
+    }
 }

@@ -2,13 +2,14 @@
 //! once this gateway serves what was asked for.
 
 use super::super::changing::Changing;
+use super::super::plan::plan_answer;
 use super::super::{Daemon, apply::Origin};
 use super::editing::Edit;
 use super::images::item;
-use super::known::Known;
+use super::trying::Tries;
 use crate::cluster::{Request, Ticket};
 use crate::control::protocol::Fault;
-use crate::control::request::change::{Item, Outcome};
+use crate::control::request::change::{Effect, Item, Outcome};
 use crate::limits::GROUP_TIMEOUT;
 use core::time::Duration;
 use nvmf_cluster::configuration::Change;
@@ -16,7 +17,6 @@ use nvmf_cluster::status::OtherStatus;
 use nvmf_cluster::{GatewayName, GroupId, RequestError, Status};
 use nvmf_subsystem::Nqn;
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, TryRecvError};
 
 /// What is said where something is asked that a group decides by itself.
 pub(in crate::daemon) const REFUSED_IN_A_GROUP: &str = "the group of gateways decides which of them serves an ANA group: use `nvmf-target \
@@ -51,8 +51,8 @@ pub(in crate::daemon) struct Asking {
 
 /// How far it is.
 enum Step {
-    /// The image is looked at before anything is asked.
-    Looking(Look, Vec<Change>),
+    /// The images that are new are opened before anything is asked. For a plan (`None`), nothing is.
+    Trying(Tries, Option<Vec<Change>>),
     /// The group was asked.
     Asked(Ticket),
     /// Somebody else was first: the edit is made again when this gateway has read the item with that version (0: none).
@@ -61,14 +61,6 @@ enum Step {
     Answered(u64),
     /// The gateway that was to get an ANA group does not take it.
     Refused(String),
-}
-
-/// An image that is opened to know whether it can be had.
-pub(super) struct Look {
-    pub(super) name: String,
-    /// The namespace's item.
-    pub(super) of: String,
-    pub(super) told: Receiver<Result<Option<Known>, String>>,
 }
 
 /// What a request waits for when it was answered.
@@ -136,21 +128,26 @@ impl Daemon {
         Ok(changing)
     }
 
-    /// Asks for changes of the configuration, once the image that was looked at can be had. Without `disks`, all gateways
-    /// are waited for.
+    /// Asks for changes of the configuration, once it is known which of the images that they need can be had. Without
+    /// `disks`, all gateways are waited for.
     pub(super) fn ask_to_change(
         &mut self,
         changes: Vec<Change>,
-        look: Option<Look>,
+        tries: Option<Tries>,
         disks: Option<Vec<Option<(Nqn, u32)>>>,
     ) -> Asking {
-        let step = match (look, &mut self.cluster) {
+        let step = match (tries, &mut self.cluster) {
+            (Some(tries), _) => Step::Trying(tries, Some(changes)),
             (None, Some(cluster)) => Step::Asked(cluster.driver.ask(Request::Edit(changes))),
-            (Some(look), _) => Step::Looking(look, changes),
             (None, None) => Step::Answered(0),
         };
         let then = disks.map_or(Then::ServedByAll, Then::Served);
         Asking::new(step, then, self.common.clock.now())
+    }
+
+    /// Says what of changes can be had, and asks for nothing.
+    pub(super) fn only_try(&self, tries: Tries) -> Asking {
+        Asking::new(Step::Trying(tries, None), Then::Nothing, self.common.clock.now())
     }
 
     /// The group as this gateway sees it.
@@ -167,18 +164,15 @@ impl Daemon {
             return;
         }
         let is_over = self.is_over(&mut asking, now);
-        if !is_over && now < asking.until {
+        let is_trying = matches!(asking.step, Step::Trying(..));
+        if !is_over && (is_trying || now < asking.until) {
             changing.asking = Some(asking);
             return;
         }
         match (asking.step, asking.then) {
-            (Step::Looking(Look { name, .. }, _), _) => {
-                let text = format!(
-                    "nothing was changed: {name} cannot be opened yet: the storage cluster does not answer"
-                );
-                changing.refused = Some(Fault::refused(text));
-            }
             (Step::Refused(text), _) => changing.refused = Some(Fault::refused(text)),
+            // It has an end of its own.
+            (Step::Trying(..), _) => {}
             (Step::Behind(error, ..), _) => changing.refused = Some(Fault::refused(error.to_string())),
             (Step::Asked(_), _) => {
                 let text =
@@ -189,17 +183,19 @@ impl Daemon {
             (Step::Answered(_), Then::ServedByAll) if is_over => {
                 self.note_outcomes(changing, &[], true);
                 let unconfirmed = asking.unconfirmed.join("; ");
-                for item in changing.items.iter_mut().filter(|_| !unconfirmed.is_empty()) {
+                let made = changing.items.iter_mut().filter(|item| item.effect != Effect::Refused);
+                for item in made.filter(|_| !unconfirmed.is_empty()) {
                     item.message = Some(unconfirmed.clone());
                 }
             }
             (Step::Answered(_), _) if is_over => {}
             (Step::Answered(_), Then::Moved(group, to)) => {
                 let why = asking.why.unwrap_or_else(|| "`cluster status` says why".to_owned());
-                let back = asking
-                    .owner
-                    .as_ref()
-                    .map(|owner| format!("; `nvmf-target ctl cluster move {group} {owner}` takes that back"));
+                // Where it is on its way from there to another one, this is what was typed.
+                let back =
+                    asking.owner.as_ref().filter(|owner| **owner != to).map(|owner| {
+                        format!("; `nvmf-target ctl cluster move {group} {owner}` takes that back")
+                    });
                 let text = format!(
                     "it is not done: {why}. ANA group {group} is wanted at {to} still, and moves as soon as that can be{}",
                     back.unwrap_or_default()
@@ -226,25 +222,18 @@ impl Daemon {
         changing: &mut Changing,
         now: Duration,
     ) -> Result<(), Fault> {
+        if let Step::Trying(tries, changes) = &mut asking.step {
+            self.advance_tries(tries, now);
+            if tries.is_over() {
+                (asking.step, asking.until) = match changes.take() {
+                    None => (self.end_plan(tries, changing), now),
+                    Some(changes) => (self.end_tries(tries, changes, changing)?, now + GROUP_TIMEOUT),
+                };
+            }
+            return Ok(());
+        }
         let Some(cluster) = &mut self.cluster else { return Ok(()) };
         match &mut asking.step {
-            Step::Looking(look, changes) => {
-                let told = match look.told.try_recv() {
-                    Err(TryRecvError::Empty) => return Ok(()),
-                    Err(TryRecvError::Disconnected) => Err("the thread that opens it died".to_owned()),
-                    Ok(told) => told,
-                };
-                let known = told
-                    .map_err(|text| Fault::refused(format!("nothing was changed: {}: {text}", look.name)))?;
-                let mut changes = core::mem::take(changes);
-                let known = known.and_then(|known| known.change(&look.of, None));
-                if let Some(known) = known {
-                    changes.retain(|change| change.key != known.key);
-                    changes.push(known);
-                }
-                let ticket = cluster.driver.ask(Request::Edit(changes));
-                (asking.step, asking.until) = (Step::Asked(ticket), now + GROUP_TIMEOUT);
-            }
             Step::Asked(ticket) => match cluster.answers.remove(ticket) {
                 None => {}
                 Some(Ok(version)) => asking.step = Step::Answered(version),
@@ -269,9 +258,30 @@ impl Daemon {
                     (asking.edit, asking.edits) = (Some(edit), edits);
                 }
             }
-            Step::Answered(_) | Step::Refused(_) => {}
+            Step::Trying(..) | Step::Answered(_) | Step::Refused(_) => {}
         }
         Ok(())
+    }
+
+    /// Asks the group for what can be had.
+    fn end_tries(
+        &mut self,
+        tries: &mut Tries,
+        changes: Vec<Change>,
+        changing: &mut Changing,
+    ) -> Result<Step, Fault> {
+        let changes = self.tried(tries, changes, changing)?;
+        let asked = self.cluster.as_mut().filter(|_| !changes.is_empty());
+        Ok(asked.map_or(Step::Answered(0), |cluster| Step::Asked(cluster.driver.ask(Request::Edit(changes)))))
+    }
+
+    /// Answers what would be refused.
+    fn end_plan(&self, tries: &mut Tries, changing: &mut Changing) -> Step {
+        tries.settle(&mut changing.items, &mut Vec::new());
+        let mut items = core::mem::take(&mut changing.items);
+        items.iter_mut().for_each(|item| item.outcome = None);
+        changing.planned = Some(plan_answer(items, Vec::new()));
+        Step::Answered(0)
     }
 
     fn is_over(&self, asking: &mut Asking, now: Duration) -> bool {
@@ -354,7 +364,8 @@ impl Daemon {
         disks: &[Option<(Nqn, u32)>],
         is_served: bool,
     ) {
-        for (at, item) in changing.items.iter_mut().enumerate() {
+        let items = changing.items.iter_mut().enumerate();
+        for (at, item) in items.filter(|(_, item)| item.effect != Effect::Refused) {
             let disk = disks.get(at).and_then(Option::as_ref);
             let is_missing = disk.is_some_and(|(nqn, nsid)| !self.is_served(nqn, *nsid));
             item.outcome = Some(if is_served && !is_missing { Outcome::Done } else { Outcome::Waiting });
@@ -406,7 +417,7 @@ mod tests {
         let mut changing =
             Changing::new(vec![Item::done("move-ana-group", "1 to gw2")], Origin::Command, now);
         let to = GatewayName::new("gw2").unwrap();
-        let mut asking = Asking::new(Step::Answered(0), Then::Moved(GroupId(1), to), now);
+        let mut asking = Asking::new(Step::Answered(0), Then::Moved(GroupId(1), to.clone()), now);
         asking.owner = GatewayName::new("gw1").ok();
         changing.asking = Some(asking);
         daemon.advance_asking(&mut changing, now + GROUP_TIMEOUT);
@@ -416,6 +427,12 @@ mod tests {
         for part in ["wanted at gw2 still", "`nvmf-target ctl cluster move 1 gw1` takes that back"] {
             assert!(text.contains(part), "{text}");
         }
+        let mut asking = Asking::new(Step::Answered(0), Then::Moved(GroupId(1), to.clone()), now);
+        asking.owner = Some(to);
+        changing.asking = Some(asking);
+        daemon.advance_asking(&mut changing, now + GROUP_TIMEOUT);
+        let text = changing.items[0].message.as_deref().unwrap();
+        assert!(text.contains("wanted at gw2 still") && !text.contains("takes that back"), "{text}");
         daemon.stop(Duration::ZERO);
     }
 

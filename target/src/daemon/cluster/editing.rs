@@ -3,21 +3,16 @@
 
 use super::super::changing::Changing;
 use super::super::plan::Change as Planned;
-use super::super::{Daemon, apply::Origin, disks::error_text};
-use super::asking::Look;
+use super::super::{Daemon, apply::Origin};
 use super::converging::{configuration, remedy};
 use super::images::item;
-use super::known::Known;
 use crate::control::protocol::Fault;
 use crate::control::request::change::{Effect, Item};
-use crate::exports::shared_image;
-use nvmf_backend::{Disk, DiskSpec};
 use nvmf_cluster::configuration::Change;
-use nvmf_config::{Backing, Config, Draft, DraftError, Items, Namespace};
+use nvmf_config::{Config, Draft, DraftError, Items};
 use nvmf_subsystem::Nqn;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::mpsc::channel;
 
 /// An edit that can be made again, to what others have changed meanwhile.
 pub(in crate::daemon) type Edit = Box<dyn Fn(&mut Draft) -> Result<(), DraftError>>;
@@ -122,28 +117,38 @@ impl Daemon {
         let (planned, items): (Vec<Planned>, Vec<Item>) = self.plan(asked).into_iter().unzip();
         let now = self.common.clock.now();
         let mut changing = Changing::new(Vec::new(), Origin::Command, now);
-        let Some(cluster) = &self.cluster else { return Ok(changing) };
+        let changes = self.changes_of_items(asked, &planned)?;
+        if changes.is_empty() {
+            return Ok(changing);
+        }
+        let disks = (!planned.iter().any(takes_away)).then(|| planned.iter().map(disk_of).collect());
+        let tries = self.tries(&planned, &changes);
+        changing.items = items;
+        changing.asking = Some(self.ask_to_change(changes, Some(tries), disks));
+        Ok(changing)
+    }
+
+    /// Says what [`Self::ask_for`] would come to.
+    pub(in crate::daemon) fn plan_of_group(&self, asked: &Config) -> Result<Changing, Fault> {
+        let (planned, items): (Vec<Planned>, Vec<Item>) = self.plan(asked).into_iter().unzip();
+        let tries = self.tries(&planned, &self.changes_of_items(asked, &planned)?);
+        let mut changing = Changing::new(items, Origin::Command, self.common.clock.now());
+        changing.asking = Some(self.only_try(tries));
+        Ok(changing)
+    }
+
+    /// What changes of the group's items.
+    fn changes_of_items(&self, asked: &Config, planned: &[Planned]) -> Result<Vec<Change>, Fault> {
+        let Some(cluster) = &self.cluster else { return Ok(Vec::new()) };
         let after = asked.items().map_err(|error| Fault::refused(error.to_string()))?;
-        let mut changes = cluster.changes_to(&after, &planned).map_err(Fault::refused)?;
-        for change in &planned {
+        let mut changes = cluster.changes_to(&after, planned).map_err(Fault::refused)?;
+        for change in planned {
             if let Planned::RemoveSubsystem(nqn) = change {
                 let below = cluster.removals_below(&nqn.to_string(), &changes);
                 changes.extend(below);
             }
         }
-        if changes.is_empty() {
-            return Ok(changing);
-        }
-        let disks = (!planned.iter().any(takes_away)).then(|| planned.iter().map(disk_of).collect());
-        changes.extend(cluster.removals_of_known(&changes));
-        let look = match &planned[..] {
-            // A single one that cannot be had leaves nothing behind; of many, those that can be had are served.
-            [Planned::AddNamespace(nqn, namespace)] => self.look_at(nqn, namespace),
-            _ => None,
-        };
-        changing.items = items;
-        changing.asking = Some(self.ask_to_change(changes, look, disks));
-        Ok(changing)
+        Ok(changes)
     }
 
     /// Why the group would not be asked for this, of which it then changes nothing. What is planned says so of each namespace that
@@ -170,27 +175,6 @@ impl Daemon {
         }
         let planned: Vec<Planned> = planned.iter().map(|(change, _)| change.clone()).collect();
         cluster.changes_to(&after, &planned).err()
-    }
-
-    /// Opens the image of a namespace, read-only, to know whether it can be had.
-    fn look_at(&self, nqn: &Nqn, namespace: &Namespace) -> Option<Look> {
-        let cluster = self.cluster.as_ref()?;
-        let Backing::Rbd(image) = &namespace.backing else { return None };
-        let (name, of) = (image.to_string(), item(&(*nqn, namespace.nsid)));
-        let spec = DiskSpec::Rbd(shared_image(image, cluster.images_at()));
-        let (block_size, waker, namespace) =
-            (namespace.block_size, self.common.waker.clone(), namespace.clone());
-        let (tell, told) = channel();
-        let body = move || {
-            let opened = Disk::open(&spec, block_size, true);
-            let known = opened.as_ref().map(|disk| Known::of(&namespace, disk));
-            // Nobody waits any more where it took too long.
-            let _ = tell.send(known.map_err(|error| error_text(error)));
-            waker.wake();
-        };
-        // Without a thread the group is asked at once.
-        std::thread::Builder::new().name("look-at-image".into()).spawn(body).ok()?;
-        Some(Look { name, of, told })
     }
 }
 

@@ -6,7 +6,8 @@ use super::super::changing::Changing;
 use super::super::plan::connection_name;
 use crate::control::protocol::Fault;
 use crate::control::request::change::{Effect, Item as ChangeItem};
-use crate::control::request::subsystem::{KeyOf, RemoveKey, SetKey};
+use crate::control::request::subsystem::{KeyOf, KnownHost, RemoveKey, SetKey};
+use crate::exports::host_access;
 use nvmf_auth::Secret;
 use nvmf_auth::controller::Keys;
 use nvmf_cluster::configuration::{Change, Item};
@@ -76,6 +77,32 @@ impl Daemon {
         self.cluster.iter().flat_map(|cluster| cluster.keys.secrets.keys().copied()).collect()
     }
 
+    /// Which hosts have keys here, also those that are broken.
+    pub(in crate::daemon) fn note_shared_keys(&self, hosts: &mut BTreeMap<String, KnownHost>) {
+        let items = self.cluster.iter().flat_map(|cluster| cluster.shared.items.keys());
+        for item in items {
+            let of = |prefix| item.strip_prefix(prefix).map(str::to_owned);
+            if let Some(nqn) = of(OF_HOST) {
+                hosts.entry(nqn).or_default().key = true;
+            } else if let Some(nqn) = of(OF_CONTROLLER) {
+                hosts.entry(nqn).or_default().controller_key = true;
+            } else if let Some(nqn) = of(OF_TLS) {
+                hosts.entry(nqn).or_default().tls_key = true;
+            }
+        }
+    }
+
+    /// Whether a subsystem lets a host in, by name or as any other.
+    fn lets_in(&self, nqn: &Nqn) -> bool {
+        self.config.subsystems.iter().any(|subsystem| host_access(&subsystem.hosts).allows(nqn))
+    }
+
+    /// Whether a host is known by name already: a key, or a subsystem.
+    fn is_known_host(&self, nqn: &Nqn) -> bool {
+        let nqn = nqn.to_string();
+        self.hosts_answer().hosts.iter().any(|host| host.nqn == nqn)
+    }
+
     /// Takes over the keys that the group has. A host that has lost its key for TLS loses the associations that it made
     /// with it.
     pub(super) fn take_shared_keys(&mut self, keys: SharedKeys) {
@@ -97,6 +124,13 @@ impl Daemon {
     /// Gives the group a key of a host.
     pub(in crate::daemon) fn set_shared_key(&mut self, set: &SetKey) -> Result<Changing, Fault> {
         let (nqn, kind) = (host(&set.host)?, set.kind());
+        // Hosts may call themselves what they like; but then somebody has said so before.
+        if !has_usual_form(&set.host) && !self.is_known_host(&nqn) {
+            return Err(Fault::refused(format!(
+                "{nqn} has not the form of a host's name (nqn.yyyy-mm.DOMAIN:…, nqn.2014-08.org.nvmexpress:uuid:UUID), and no \
+                 subsystem names it: on the host, `nvmf show-hostnqn` says what it is called. If it is called so, `host add` it first"
+            )));
+        }
         let unfit = match kind {
             KeyOf::Tls => nvmf_tls::Key::parse(set.key.text()).err().map(|cause| cause.to_string()),
             KeyOf::Host | KeyOf::Controller => Secret::parse(set.key.text())
@@ -122,7 +156,10 @@ impl Daemon {
         let note = format!(
             "the gateways of the group have it in its pool, where whoever reads the pool can read it. {then}"
         );
-        let item = ChangeItem { note: Some(note), ..ChangeItem::done("set-key", nqn.to_string()) };
+        let nobody =
+            if self.lets_in(&nqn) { "" } else { "; no subsystem lets this host in: `host add` does" };
+        let note = Some(note + nobody);
+        let item = ChangeItem { note, ..ChangeItem::done("set-key", nqn.to_string()) };
         let item = if is_first { self.closed_by_key(item, &nqn, true) } else { item };
         if let Some(text) = self.cluster.as_ref().and_then(|cluster| cluster.overwrites(&change)) {
             return Err(Fault::refused(text));
@@ -182,6 +219,20 @@ impl Daemon {
     }
 }
 
+/// Whether a name begins with a month and a domain, as NVMe has it; the form with a UUID has a whole one.
+fn has_usual_form(text: &str) -> bool {
+    if let Some(uuid) = text.strip_prefix("nqn.2014-08.org.nvmexpress:uuid:") {
+        return uuid.len() == 36 && uuid.parse::<uuid::Uuid>().is_ok();
+    }
+    let Some((month, domain)) = text.strip_prefix("nqn.").and_then(|rest| rest.split_once('.')) else {
+        return false;
+    };
+    let is_number = |text: &str, len: usize| text.len() == len && text.bytes().all(|it| it.is_ascii_digit());
+    let is_month =
+        |(year, month)| is_number(year, 4) && is_number(month, 2) && ("01"..="12").contains(&month);
+    month.split_once('-').is_some_and(is_month) && !domain.is_empty()
+}
+
 fn host(text: &str) -> Result<Nqn, Fault> {
     text.parse().map_err(|error| Fault::refused(format!("the host {text} is no NQN: {error}")))
 }
@@ -212,6 +263,55 @@ mod tests {
         daemon.cluster.as_mut().unwrap().keys.secrets.insert("nqn.2026-11.a:h".parse().unwrap(), keys);
         let next = note(&mut daemon);
         assert!(next.contains("stay until they authenticate again") && !next.contains("refuses"), "{next}");
+        daemon.stop(Duration::ZERO);
+    }
+
+    #[test]
+    fn key_of_a_host_that_nobody_knows_is_refused_or_said_to_be_of_no_use() {
+        let mut daemon = gateway();
+        let set = |daemon: &mut Daemon, host: &str| {
+            let secret = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
+            let set = json!({ "host": host, "key": secret, "controller": false, "tls": false });
+            let set: SetKey = serde_json::from_value(set).unwrap();
+            let changing = daemon.set_shared_key(&set).map_err(|fault| fault.message);
+            changing.map(|changing| changing.items[0].note.clone().unwrap())
+        };
+        for wrong in ["nqn.wrong", "nqn.2026-13.a:h", "nqn.2014-08.org.nvmexpress:uuid:6e766d66"] {
+            let text = set(&mut daemon, wrong).unwrap_err();
+            assert!(text.contains("nvmf show-hostnqn"), "{text}");
+        }
+        let note = set(&mut daemon, "nqn.2026-11.a:typo").unwrap();
+        assert!(note.contains("no subsystem lets this host in"), "{note}");
+        let only = |nqn: &str| nvmf_config::Hosts::Only(vec![nqn.parse().unwrap()]);
+        daemon.config.subsystems[0].hosts = only("nqn.own-form");
+        let note = set(&mut daemon, "nqn.own-form").unwrap();
+        assert!(!note.contains("no subsystem"), "{note}");
+        let remove = json!({ "host": "nqn.own-form", "controller": false, "tls": false });
+        let remove: RemoveKey = serde_json::from_value(remove).unwrap();
+        let text = daemon.remove_shared_key(&remove).map(|_| ()).unwrap_err().message;
+        assert!(text.contains("has no such key"), "{text}");
+        daemon.stop(Duration::ZERO);
+    }
+
+    #[test]
+    fn hosts_are_listed_with_the_keys_that_they_have_and_no_key_is_shown() {
+        let mut daemon = gateway();
+        let only = nvmf_config::Hosts::Only(vec!["nqn.2026-11.a:h".parse().unwrap()]);
+        daemon.config.subsystems[0].hosts = only;
+        let items = &mut daemon.cluster.as_mut().unwrap().shared.items;
+        for name in ["key/dhchap/nqn.2026-11.a:h", "key/tls/nqn.2026-11.a:h", "key/dhchap/nqn.2026-11.a:typo"]
+        {
+            items.insert(name.to_owned(), Item { version: 1, value: Value::String("private".to_owned()) });
+        }
+        let text = daemon.hosts_answer().to_string();
+        let nqn = super::super::tests::NQN;
+        assert_eq!(
+            text,
+            format!(
+                "host nqn.2026-11.a:h: may connect to {nqn}; keys: DH-HMAC-CHAP, TLS\n\
+                 host nqn.2026-11.a:typo: no subsystem lets it in; keys: DH-HMAC-CHAP\n"
+            )
+        );
         daemon.stop(Duration::ZERO);
     }
 

@@ -14,6 +14,7 @@
 //! | `handing_over` | ANA groups that go to the others, as this one is drained or stops |
 //! | `keys` | the keys of hosts |
 //! | `editing` | changes of the group's configuration |
+//! | `trying` | the images that a change adds or replaces, opened before the group is asked for it |
 //! | `asking` | what operators ask of the group |
 //! | `telling` | what operators are told of it |
 //!
@@ -35,6 +36,7 @@ mod showing;
 mod telling;
 #[cfg(test)]
 mod tests;
+mod trying;
 
 use super::Daemon;
 use crate::cluster::{Driver, Kept, Shared, ToDaemon};

@@ -159,13 +159,8 @@ impl ToOpen {
             let text = error_text(&error);
             Fault { text, is_gone: ExportFault::Open(error).is_missing() }
         })?;
-        if disk.geometry().volatile_write_cache {
-            return Err(
-                "the image, or its pool, has rbd_cache on: what is in this gateway's memory would be lost, or old, when another \
-                 takes over: turn it off (rbd config image remove IMAGE rbd_cache; rbd config pool remove POOL rbd_cache)"
-                    .to_owned()
-                    .into(),
-            );
+        if let Some(text) = cached(&disk) {
+            return Err(text.to_owned().into());
         }
         // Who opens it for writing was told.
         if only_read && !read_only {
@@ -176,6 +171,14 @@ impl ToOpen {
         }
         Ok(disk)
     }
+}
+
+/// Why an image may not be served by several gateways in turn, if librbd caches its writes.
+pub(super) fn cached(disk: &Disk) -> Option<&'static str> {
+    disk.geometry().volatile_write_cache.then_some(
+        "the image, or its pool, has rbd_cache on: what is in this gateway's memory would be lost, or old, when another takes \
+         over: turn it off (rbd config image remove IMAGE rbd_cache; rbd config pool remove POOL rbd_cache)",
+    )
 }
 
 /// Of an image, that is known since it was opened.

@@ -41,7 +41,8 @@ impl Daemon {
         };
         format!(
             "the group's configuration is not used: {reason}. {meanwhile}, and changes are refused. \
-             `{look}` shows what is stored; setomapval with the bytes that it had mends it"
+             `{look}` shows what is stored; setomapval with the bytes that it had mends it. Where all of it is lost: stop all \
+             gateways, start one, and give it what `nvmf-target ctl save FILE` once wrote: `nvmf-target ctl apply FILE`"
         )
     }
 

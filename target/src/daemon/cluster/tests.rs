@@ -82,6 +82,86 @@ fn namespace_that_cannot_be_had_is_refused_and_the_group_is_not_asked() {
     daemon.stop(Duration::ZERO);
 }
 
+/// A gateway with namespace 1, whose image is `rbd/a`.
+fn with_namespace() -> Daemon {
+    let mut daemon = gateway();
+    let item = |value| Item { version: 2, value };
+    let items = [
+        (format!("subsystem/{NQN}"), item(json!({ "nqn": NQN, "allowed_hosts": [] }))),
+        (format!("namespace/{NQN}/1"), item(json!({ "nsid": 1, "rbd": { "image": "a" } }))),
+    ];
+    let shared = Shared { version: 2, ana_groups: 16, items: items.into(), unreadable: Vec::new() };
+    let cluster = daemon.cluster.as_mut().unwrap();
+    (cluster.next, cluster.converging) = (Some((OpId(2), Box::new(shared))), None);
+    daemon.begin_to_converge();
+    daemon.end_changes();
+    daemon
+}
+
+/// What `plan` and `apply` say of each change of a file with these namespaces, none of which can be had.
+#[test]
+fn image_of_a_file_that_cannot_be_had_is_refused_and_the_old_one_stays() {
+    let mut daemon = with_namespace();
+    let text = format!(
+        "[[subsystem]]\nnqn = \"{NQN}\"\nallowed_hosts = []\n\
+         [[subsystem.namespace]]\nnsid = 1\nrbd = {{ image = \"typo\" }}\n\
+         [[subsystem.namespace]]\nnsid = 2\nrbd = {{ image = \"other\" }}\n"
+    );
+    for request in ["plan", "apply"] {
+        let line = json!({ "version": 1, "request": request, "text": text }).to_string();
+        let answer = ask(&mut daemon, &line);
+        let answer = answered(&mut daemon, answer);
+        assert!(!answer.ok, "{request}");
+        let result = answer.result;
+        let changes = result["changes"].as_array().unwrap();
+        assert_eq!(changes.len(), 2, "{result}");
+        assert!(changes.iter().all(|it| it["effect"] == "refused"), "{result}");
+        let outcome = if request == "plan" { json!(null) } else { json!("refused") };
+        assert!(changes.iter().all(|it| it["outcome"] == outcome), "{result}");
+        let note = changes[0]["note"].as_str().unwrap();
+        assert!(note.starts_with("namespace 1 stays rbd:rbd/a: the new disk cannot be served: "), "{note}");
+        let note = changes[1]["note"].as_str().unwrap();
+        assert!(note.starts_with("its disk cannot be served: "), "{note}");
+    }
+    daemon.stop(Duration::ZERO);
+}
+
+/// Without the change that is refused, another one takes an image twice.
+#[test]
+fn image_that_stays_because_of_a_refusal_is_not_given_to_another_namespace() {
+    let daemon = with_namespace();
+    let change = |nsid: u32, image: &str| Change {
+        key: format!("namespace/{NQN}/{nsid}"),
+        value: Some(json!({ "nsid": nsid, "rbd": { "image": image } })),
+        expect: None,
+    };
+    assert!(daemon.are_right(&[change(1, "typo"), change(2, "a")]).is_ok());
+    let text = daemon.are_right(&[change(2, "a")]).unwrap_err().message;
+    assert!(
+        text.starts_with("nothing was changed") && text.contains(&format!("namespace/{NQN}/2")),
+        "{text}"
+    );
+    daemon.stop(Duration::ZERO);
+}
+
+#[test]
+fn listener_that_is_added_to_a_gateway_is_said_to_be_gone_at_the_next_start() {
+    let mut daemon = gateway();
+    daemon.path = Some("/etc/nvmf/gw1.toml".into());
+    for (discovery_only, address) in [(false, "127.0.0.2:0"), (true, "127.0.0.3:0")] {
+        let add = json!({ "version": 1, "request": "listener add", "address": address, "transport": "tcp",
+            "discovery_only": discovery_only });
+        let answer = ask(&mut daemon, &add.to_string());
+        let answer = answered(&mut daemon, answer);
+        let note = answer.result["changes"][0]["note"].to_string();
+        assert!(
+            note.contains("gone at the next start: write its [[listener]] into /etc/nvmf/gw1.toml"),
+            "{answer:?}"
+        );
+    }
+    daemon.stop(Duration::ZERO);
+}
+
 #[test]
 fn plan_says_as_apply_does_that_a_namespace_stays_in_its_ana_group() {
     let mut daemon = gateway();
@@ -125,6 +205,7 @@ fn status_says_what_is_left_out_and_why_the_configuration_is_not_used() {
     let text = daemon.status_answer().to_string();
     for part in [
         "rados --pool nvmf getomapval nvmf.default.configuration version -",
+        "`nvmf-target ctl apply FILE`",
         &format!("namespace/{NQN}/2 is left out: it is damaged"),
         "this gateway is joining",
     ] {

@@ -44,6 +44,7 @@ impl Daemon {
                 let HostName { subsystem, host } = name.clone();
                 self.edit_again(move |draft| draft.revoke_host(&subsystem, &host))
             }
+            HostRequest::List {} => super::done(&self.hosts_answer()),
             HostRequest::RemoveKey(remove) => Ok(self.remove_shared_key(remove)?.into()),
             HostRequest::SetKey(set) if self.cluster.is_some() => Ok(self.set_shared_key(set)?.into()),
             HostRequest::SetKey(set) => Ok(self.set_key(set)?.into()),
@@ -146,11 +147,15 @@ impl Daemon {
             false => format!("through it {}; the others are optimized", states.join(", ")),
         };
         let is_made = |item: &&mut Item| item.outcome.is_some_and(|outcome| !outcome.is_error());
-        if !add.discovery_only {
-            for item in changing.items.iter_mut().filter(is_made) {
-                let before = item.note.take().map(|before| format!("{before}; ")).unwrap_or_default();
-                item.note = Some(before + &note);
-            }
+        // A single target has `save --in-place`; of a gateway, nobody writes the file.
+        let file = self.path.as_deref().map_or_else(|| "its file".into(), |path| path.display().to_string());
+        let lasts = format!("it is gone at the next start: write its [[listener]] into {file}");
+        let lasts = self.cluster.is_some().then_some(lasts);
+        let note = (!add.discovery_only).then_some(note);
+        for item in changing.items.iter_mut().filter(is_made) {
+            let said: Vec<String> =
+                item.note.take().into_iter().chain(note.clone()).chain(lasts.clone()).collect();
+            item.note = (!said.is_empty()).then(|| said.join("; "));
         }
         Ok(changing)
     }
@@ -214,7 +219,10 @@ impl Daemon {
         let asked = parse(text)?;
         if self.cluster.is_some() {
             let asked = self.shared_part(&asked)?;
-            return Ok(Reply::Answer(self.planned(&asked, Vec::new())));
+            if let Some(answer) = self.refused_plan(&asked) {
+                return Ok(Reply::Answer(answer));
+            }
+            return Ok(self.plan_of_group(&asked)?.into());
         }
         if self.empties(&asked) {
             return Err(Fault::refused(EMPTIES));
@@ -234,11 +242,12 @@ impl Daemon {
     pub(super) fn on_save(&self) -> Result<Reply, Fault> {
         if let Some(wanted) = self.wanted_of_group() {
             let text = wanted.shared_text().map_err(|error| Fault::refused(error.to_string()))?;
-            return super::done(&SaveAnswer { text, config_file: None, not_in_force: Vec::new() });
+            let own_file = self.path.clone();
+            return super::done(&SaveAnswer { text, config_file: None, own_file, not_in_force: Vec::new() });
         }
         let text = self.wanted().to_text().map_err(|error| Fault::refused(error.to_string()))?;
         let not_in_force = self.names_not_in_force();
-        super::done(&SaveAnswer { text, config_file: self.path.clone(), not_in_force })
+        super::done(&SaveAnswer { text, config_file: self.path.clone(), own_file: None, not_in_force })
     }
 
     /// Changes what is wanted, if it is right then, and makes it so.

@@ -3,6 +3,7 @@
 mod change;
 mod cluster;
 mod disk;
+mod hosts;
 mod service;
 mod status;
 mod trace;
