@@ -6,7 +6,7 @@ use super::group::{Group, NQN};
 use super::groups::{SOON, images};
 use anyhow::{Context, Result, ensure};
 use nvmf_tests::cleanup::Cleanup;
-use nvmf_tests::process::{program, run_for, until_within};
+use nvmf_tests::process::{program, run_for, signal, until_within};
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -220,10 +220,10 @@ pub(super) fn namespaces(cluster: &mut Cluster) -> Result<()> {
         report(&mut group.job(nsid, &options)?)
     };
     write(1, &["--size=1m"])?;
-    // Changed at the gateway that does not own it, in force at the one that does.
-    group.change(1, &["namespace", "set", NQN, "1", "--read-only", "true"])?;
-    at_both("it is read-only", "read_only", Value::Bool(true))?;
+    // Changed at the gateway that does not own it, in force at the one that does, which sleeps at first.
+    read_only_while_its_owner_sleeps(&group)?;
     ensure!(write(1, &["--size=64k"]).is_err(), "what is read-only was written");
+    at_both("it is read-only", "read_only", Value::Bool(true))?;
     group.change(0, &["cluster", "move", "1", "gw1"])?;
     ensure!(write(1, &["--size=64k"]).is_err(), "what is read-only was written through its next owner");
     group.change(0, &["namespace", "set", NQN, "1", "--read-only", "false"])?;
@@ -239,6 +239,22 @@ pub(super) fn namespaces(cluster: &mut Cluster) -> Result<()> {
     encrypted(cluster, &group)?;
     cached(cluster, &group)?;
     group.stop()
+}
+
+/// Whoever is told that a namespace is read-only may copy its image: no gateway lets a host write it any more.
+fn read_only_while_its_owner_sleeps(group: &Group) -> Result<()> {
+    let pid = group.pid(0)?;
+    std::thread::scope(|scope| {
+        signal(pid, "STOP")?;
+        let set = scope.spawn(|| group.change(1, &["namespace", "set", NQN, "1", "--read-only", "true"]));
+        // Not for as long as its lease: it is not to lose the ANA group.
+        std::thread::sleep(Duration::from_secs(2));
+        let is_early = set.is_finished();
+        signal(pid, "CONT")?;
+        set.join().expect("no panic")?;
+        ensure!(!is_early, "a namespace was said to be read-only while its owner let hosts write it");
+        Ok(())
+    })
 }
 
 /// What is in a gateway's memory would be lost, or old, when another takes over.

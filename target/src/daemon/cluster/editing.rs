@@ -8,6 +8,7 @@ use super::asking::Look;
 use super::converging::{configuration, remedy};
 use super::images::item;
 use super::known::Known;
+use super::taking_away::takes_away;
 use crate::control::protocol::Fault;
 use crate::control::request::change::Item;
 use crate::exports::shared_image;
@@ -144,7 +145,8 @@ impl Daemon {
         if changes.is_empty() {
             return Ok(changing);
         }
-        let disks = (!planned.iter().any(takes_away)).then(|| planned.iter().map(disk_of).collect());
+        let takes_away = planned.iter().any(|change| takes_away(&self.config, change));
+        let disks = (!takes_away).then(|| planned.iter().map(disk_of).collect());
         changes.extend(cluster.removals_of_known(&changes));
         let look = match &planned[..] {
             // A single one that cannot be had leaves nothing behind; of many, those that can be had are served.
@@ -217,17 +219,6 @@ fn least_loaded(loads: &BTreeMap<u32, usize>, owners: &BTreeMap<u32, String>) ->
     };
     let order = |(id, load): &(&u32, &usize)| (of_owner(id).unwrap_or(usize::MAX), **load, **id);
     loads.iter().min_by_key(order).map(|(id, _)| *id)
-}
-
-/// Whether hosts have less after a change: nobody may take it for done while a gateway still serves them.
-fn takes_away(change: &Planned) -> bool {
-    matches!(
-        change,
-        Planned::Hosts(..)
-            | Planned::RemoveSubsystem(_)
-            | Planned::RemoveNamespace(..)
-            | Planned::ReplaceNamespace(..)
-    )
 }
 
 /// The namespace whose disk a change opens.

@@ -14,6 +14,7 @@
 //! | `handing_over` | ANA groups that go to the others, as this one is drained or stops |
 //! | `keys` | the keys of hosts |
 //! | `editing` | changes of the group's configuration |
+//! | `taking_away` | which of these changes take something away from hosts |
 //! | `asking` | what operators ask of the group |
 //! | `telling` | what operators are told of it |
 //!
@@ -32,6 +33,7 @@ mod leaving;
 mod looking;
 mod opening;
 mod showing;
+mod taking_away;
 mod telling;
 #[cfg(test)]
 mod tests;
