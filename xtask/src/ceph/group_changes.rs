@@ -236,6 +236,7 @@ pub(super) fn namespaces(cluster: &mut Cluster) -> Result<()> {
     write(1, &["--offset=32m", "--size=16m"])?;
     group.change(1, &["cluster", "move", "1", "gw0"])?;
     write(1, &["--offset=32m", "--size=1m"])?;
+    one_image_is_added_once(cluster, &group)?;
     encrypted(cluster, &group)?;
     cached(cluster, &group)?;
     group.stop()
@@ -255,6 +256,31 @@ fn read_only_while_its_owner_sleeps(group: &Group) -> Result<()> {
         ensure!(!is_early, "a namespace was said to be read-only while its owner let hosts write it");
         Ok(())
     })
+}
+
+/// Two operators add one image, at gateways of which one sleeps: the second one is told, and the first one's namespace stays,
+/// although it has the higher NSID.
+fn one_image_is_added_once(cluster: &Cluster, group: &Group) -> Result<()> {
+    cluster.rbd("create --size 32M changed-once")?;
+    let pid = group.pid(1)?;
+    let add = |number, nsid| group.ask(number, &["namespace", "add", NQN, nsid, "--rbd=rbd/changed-once"]);
+    let (first, second) = std::thread::scope(|scope| {
+        signal(pid, "STOP")?;
+        let first = add(0, "--nsid=30");
+        let second = scope.spawn(|| add(1, "--nsid=20"));
+        std::thread::sleep(Duration::from_millis(500));
+        signal(pid, "CONT")?;
+        anyhow::Ok((first?, second.join().expect("no panic")?))
+    })?;
+    ensure!(first["ok"] == true, "{first}");
+    let text = second["error"]["message"].as_str().unwrap_or_default();
+    ensure!(second["ok"] == false && text.contains("is there already"), "{second}");
+    group.until_read(30)?;
+    report(&mut group.job(30, &["--rw=write", "--bs=4k", "--size=64k"])?)?;
+    until_within("nothing is left behind", SOON, || {
+        group.trouble(0).is_ok_and(|trouble| trouble.is_empty())
+    })?;
+    group.change(1, &["namespace", "remove", NQN, "30"])
 }
 
 /// What is in a gateway's memory would be lost, or old, when another takes over.

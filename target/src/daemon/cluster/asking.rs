@@ -3,6 +3,7 @@
 
 use super::super::changing::Changing;
 use super::super::{Daemon, apply::Origin};
+use super::duplicates::request;
 use super::editing::Edit;
 use super::images::item;
 use super::known::Known;
@@ -145,7 +146,7 @@ impl Daemon {
         disks: Option<Vec<Option<(Nqn, u32)>>>,
     ) -> Asking {
         let step = match (look, &mut self.cluster) {
-            (None, Some(cluster)) => Step::Asked(cluster.driver.ask(Request::Edit(changes))),
+            (None, Some(cluster)) => Step::Asked(cluster.driver.ask(request(changes))),
             (Some(look), _) => Step::Looking(look, changes),
             (None, None) => Step::Answered(0),
         };
@@ -242,7 +243,7 @@ impl Daemon {
                     changes.retain(|change| change.key != known.key);
                     changes.push(known);
                 }
-                let ticket = cluster.driver.ask(Request::Edit(changes));
+                let ticket = cluster.driver.ask(request(changes));
                 (asking.step, asking.until) = (Step::Asked(ticket), now + GROUP_TIMEOUT);
             }
             Step::Asked(ticket) => match cluster.answers.remove(ticket) {

@@ -148,6 +148,7 @@ impl Daemon {
         let takes_away = planned.iter().any(|change| takes_away(&self.config, change));
         let disks = (!takes_away).then(|| planned.iter().map(disk_of).collect());
         changes.extend(cluster.removals_of_known(&changes));
+        changes.extend(cluster.removals_of_duplicates(&changes));
         let look = match &planned[..] {
             // A single one that cannot be had leaves nothing behind; of many, those that can be had are served.
             [Planned::AddNamespace(nqn, namespace)] => self.look_at(nqn, namespace),

@@ -13,6 +13,7 @@
 //! | `elsewhere` | where the other gateways listen, for discovery |
 //! | `handing_over` | ANA groups that go to the others, as this one is drained or stops |
 //! | `keys` | the keys of hosts |
+//! | `duplicates` | one image is in the configuration once |
 //! | `editing` | changes of the group's configuration |
 //! | `taking_away` | which of these changes take something away from hosts |
 //! | `asking` | what operators ask of the group |
@@ -22,6 +23,7 @@
 
 mod asking;
 mod converging;
+mod duplicates;
 mod editing;
 mod elsewhere;
 mod handing_over;
