@@ -6,10 +6,12 @@
 
 use crate::encoding::{Unreadable, decode, encode};
 use crate::{RequestError, Snapshot, action::Keys};
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -46,6 +48,33 @@ pub struct Change {
     /// The version of the item that the change was made for, 0 for none. The change is refused if it has another one by
     /// then. `None` changes it whatever it says.
     pub expect: Option<u64>,
+}
+
+/// What must be so of all other items, too, when changes are made: looked at in the state that they are made to. It says why they
+/// are refused.
+pub struct Condition(Box<Look>);
+
+type Look = dyn Fn(&BTreeMap<String, Item>) -> Result<(), String> + Send;
+
+impl Condition {
+    /// By this look at the items.
+    pub fn new(look: impl Fn(&BTreeMap<String, Item>) -> Result<(), String> + Send + 'static) -> Self {
+        Self(Box::new(look))
+    }
+
+    /// Looks at items.
+    ///
+    /// # Errors
+    /// Why changes are not to be made to them.
+    pub fn look_at(&self, items: &BTreeMap<String, Item>) -> Result<(), String> {
+        (self.0)(items)
+    }
+}
+
+impl fmt::Debug for Condition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Condition").finish()
+    }
 }
 
 /// The configuration as it was read last.

@@ -43,11 +43,26 @@ impl Config {
     /// # Errors
     /// [`DraftError::Path`].
     pub fn with_items(&self, items: &Items) -> Result<(Self, Vec<(String, String)>), DraftError> {
+        self.with_items_by(items, |_| ())
+    }
+
+    /// The same; of namespaces that are at odds, the one stays whose key has the lowest rank.
+    ///
+    /// # Errors
+    /// [`DraftError::Path`].
+    pub fn with_items_by<R: Ord>(
+        &self,
+        items: &Items,
+        rank: impl Fn(&str) -> R,
+    ) -> Result<(Self, Vec<(String, String)>), DraftError> {
         let own = self.own_part();
         let mut sorted: Vec<(&str, &Table)> = items.iter().map(|(key, item)| (key.as_str(), item)).collect();
-        sorted.sort_by_key(|(key, _)| key.starts_with("namespace/"));
+        sorted.sort_by_cached_key(|(key, _)| key.starts_with("namespace/").then(|| rank(key)));
         let mut adding = Adding { draft: Draft::of(&own)?, config: own, left_out: Vec::new() };
         adding.add(&sorted);
+        for subsystem in &mut adding.config.subsystems {
+            subsystem.namespaces.sort_by_key(|namespace| namespace.nsid);
+        }
         Ok((adding.config, adding.left_out))
     }
 }

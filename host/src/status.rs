@@ -40,6 +40,15 @@ pub fn block_error(status: Status) -> BlockError {
     }
 }
 
+/// The same of a command that is not issued again, as a second one may find what the first has done (Compare and Write, a
+/// reservation's). That the way to the disk failed is nothing that it says of the disk: whoever takes a lock so would think that it is
+/// gone for good.
+#[must_use]
+pub fn block_error_of_single(status: Status) -> BlockError {
+    let is_of_way = status.sct() == PATH || status.is(Status::KEEP_ALIVE_EXPIRED);
+    if is_of_way && !is_without_effect(status) { BlockError::Aborted } else { block_error(status) }
+}
+
 /// Whether the same command may succeed when it is issued again: the failure is one that time may cure, and the status does not say
 /// "do not retry". What it refused for the command's own sake will be refused again.
 #[must_use]
@@ -130,6 +139,18 @@ mod tests {
             (Status::new(7, 3), BlockError::Os(5)),
         ] {
             assert_eq!(block_error(status), error, "{status}");
+        }
+    }
+
+    #[test]
+    fn what_failed_on_the_way_and_is_not_issued_again_says_nothing_of_the_disk() {
+        for status in
+            [Status::INTERNAL_PATH_ERROR, Status::INTERNAL_PATH_ERROR.with_dnr(), Status::KEEP_ALIVE_EXPIRED]
+        {
+            assert_eq!(block_error_of_single(status), BlockError::Aborted, "{status}");
+        }
+        for status in [Status::ANA_PERSISTENT_LOSS, Status::INVALID_NAMESPACE, Status::WRITE_FAULT] {
+            assert_eq!(block_error_of_single(status), block_error(status), "{status}");
         }
     }
 

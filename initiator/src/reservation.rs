@@ -215,7 +215,7 @@ impl Device {
         if status.is_success() {
             return Ok(reply.data);
         }
-        let (source, effect) = (nvmf_host::status::block_error(status), Effect::of_status(status));
+        let (source, effect) = (nvmf_host::status::block_error_of_single(status), Effect::of_status(status));
         Err(Error::Io { what, offset: 0, len: 0, effect, source })
     }
 }

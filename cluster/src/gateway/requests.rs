@@ -1,7 +1,7 @@
 //! What an operator asks for, at any gateway of the group.
 
 use super::{Gateway, Purpose};
-use crate::configuration::Change;
+use crate::configuration::{Change, Condition};
 use crate::encoding::Unreadable;
 use crate::group::{Group, Phase};
 use crate::map::Move;
@@ -31,6 +31,9 @@ pub enum RequestError {
         /// Its version now.
         version: u64,
     },
+    /// What it was asked for on is not so.
+    #[error("nothing was changed: {0}")]
+    Refused(String),
     /// What is stored of the item cannot be read, and is not overwritten.
     #[error("{key} is there, and this gateway cannot read it: {reason}")]
     ItemUnreadable {
@@ -88,6 +91,7 @@ pub enum RequestError {
 pub(super) struct Edit {
     id: RequestId,
     changes: Vec<Change>,
+    condition: Option<Condition>,
     /// It is decided on by a read that was sent after it was asked for.
     from: OpId,
     /// The version that the compare-and-set under way makes.
@@ -105,12 +109,22 @@ pub(super) enum Request {
 impl Gateway {
     /// Changes items of the configuration, all of them or none. The answer has the version that they came with.
     pub fn edit(&mut self, now: Duration, changes: Vec<Change>) -> RequestId {
+        self.edit_if(now, changes, None)
+    }
+
+    /// The same on a condition. It holds in the very state that the changes are made to, whoever else changes it meanwhile.
+    pub fn edit_if(
+        &mut self,
+        now: Duration,
+        changes: Vec<Change>,
+        condition: Option<Condition>,
+    ) -> RequestId {
         let id = self.request();
         if !self.membership.is_member() {
             self.answer(id, Err(RequestError::NotMember));
             return id;
         }
-        self.edits.push_back(Edit { id, changes, from: self.next_op(), writing: None });
+        self.edits.push_back(Edit { id, changes, condition, from: self.next_op(), writing: None });
         self.advance(now);
         id
     }
@@ -128,7 +142,12 @@ impl Gateway {
             } else if self.configuration_reader.used < edit.from {
                 return self.configuration_reader.hint_for(edit.from);
             } else {
-                match self.configuration.edit(&edit.changes) {
+                let made = self.configuration.edit(&edit.changes).and_then(|made| {
+                    let condition = edit.condition.as_ref();
+                    let looked = condition.map_or(Ok(()), |it| it.look_at(self.configuration.items()));
+                    looked.map(|()| made).map_err(RequestError::Refused)
+                });
+                match made {
                     Ok((version, compare, set)) => {
                         edit.writing = Some(version);
                         let keys = (compare, set);

@@ -4,7 +4,7 @@ use super::node::{Input, Node};
 use super::plan::{Fault, MS, SECOND, Time};
 use super::world::{Event, World};
 use nvmf_cluster::action::Keys;
-use nvmf_cluster::configuration::Change;
+use nvmf_cluster::configuration::{Change, Condition, Item};
 use nvmf_cluster::{GatewayName, GroupId, Object};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -195,12 +195,21 @@ impl World {
                 continue;
             };
             let known = running.engine.configuration().items().get(&key).map_or(0, |item| item.version);
+            // Some have an image, which no other is to have.
+            let image = (value % 2 == 0).then_some(value / 2 % 4);
             let change = Change {
                 key: key.clone(),
-                value: Some(json!({ "number": value, "broken": broken })),
+                value: Some(json!({ "number": value, "broken": broken, "image": image })),
                 expect: versioned.then_some(known),
             };
-            let request = running.engine.edit(clock, vec![change]);
+            let own = key.clone();
+            let is_free = move |items: &BTreeMap<String, Item>| {
+                let mut others = items.iter().filter(|(key, _)| **key != own);
+                let is_taken = image.is_some() && others.any(|(_, item)| item.value["image"] == json!(image));
+                if is_taken { Err("it is taken".to_owned()) } else { Ok(()) }
+            };
+            let condition = image.map(|_| Condition::new(is_free));
+            let request = running.engine.edit_if(clock, vec![change], condition);
             running.requests.insert(request, (key.clone(), value));
             self.unknown.push((key, value));
             self.pump(node);

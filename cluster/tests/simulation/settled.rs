@@ -42,6 +42,13 @@ impl World {
             }
         }
         let stored = self.objects.keys(&Object::Configuration);
+        // Operators have added each on the condition that no other item has it.
+        let image = |bytes: &Vec<u8>| serde_json::from_slice::<Value>(bytes).ok()?["value"]["image"].as_u64();
+        let mut images: Vec<u64> = stored.values().filter_map(image).collect();
+        images.sort_unstable();
+        if images.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(format!("an image is there twice: {images:?}"));
+        }
         let number =
             |bytes: &Vec<u8>| serde_json::from_slice::<Value>(bytes).ok()?["value"]["number"].as_u64();
         let stored: BTreeMap<_, _> = stored

@@ -205,7 +205,7 @@ impl<T: Transport> Driver<T> {
                 return Fate::Requeue(Duration::ZERO);
             }
             if is_pair && !status::is_without_effect(status) {
-                return Fate::Fail(status::block_error(status));
+                return Fate::Fail(status::block_error_of_single(status));
             }
             match path.fate_of_failed(status, operation.begun, waited) {
                 // Once on each path at once.

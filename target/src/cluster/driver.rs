@@ -249,6 +249,7 @@ impl Thread {
     fn on_request(&mut self, now: Duration, ticket: Ticket, request: Request) {
         let id = match request {
             Request::Edit(changes) => self.gateway.edit(now, changes),
+            Request::EditIf(changes, condition) => self.gateway.edit_if(now, changes, Some(condition)),
             Request::Move(group, to) => self.gateway.move_group(now, group, &to),
             Request::Remove(name) => self.gateway.remove_gateway(now, &name),
         };

@@ -27,7 +27,7 @@ pub use store::Place;
 
 use core::ops::RangeInclusive;
 use core::time::Duration;
-use nvmf_cluster::configuration::{Change, Item};
+use nvmf_cluster::configuration::{Change, Condition, Item};
 use nvmf_cluster::{
     AnaState, GatewayName, GroupId, Handle, Listens, Object, OpId, Reply, RequestError, Status, Unopened,
 };
@@ -99,6 +99,8 @@ pub enum ToDaemon {
 pub enum Request {
     /// Changes of the configuration, all or none.
     Edit(Vec<Change>),
+    /// The same on a condition.
+    EditIf(Vec<Change>, Condition),
     /// An ANA group goes to a gateway.
     Move(GroupId, GatewayName),
     /// A gateway is gone for good.

@@ -162,12 +162,12 @@ impl Changing {
             && self.file.as_ref().is_none_or(|file| file.looking.is_none())
     }
 
-    /// Whether the workers have nothing to learn of it.
+    /// Whether the workers have nothing to learn of it. What a group says has more than items: keys of hosts, sizes.
     fn changed_nothing(&self) -> bool {
         let is_nothing = |item: &Item| matches!(item.outcome, Some(Outcome::Refused | Outcome::AtRestart));
         self.refused.is_some()
             || self.planned.is_some()
-            || self.file.is_none() && self.items.iter().all(is_nothing)
+            || self.file.is_none() && self.origin != Origin::Group && self.items.iter().all(is_nothing)
     }
 }
 
@@ -233,7 +233,9 @@ impl Daemon {
         if barrier.is_reached() {
             return true;
         }
-        if now < *until {
+        // Whoever asks at another gateway is told "done" when this one serves the group's configuration: a worker that does not
+        // turn lets hosts do what was taken away as soon as it turns again.
+        if now < *until || changing.origin == Origin::Group {
             return false;
         }
         for item in changing.items.iter_mut().filter(|item| item.outcome == Some(Outcome::Done)) {

@@ -7,7 +7,7 @@ use super::group_images::owner_of;
 use super::groups::{SOON, images};
 use anyhow::{Context, Result, ensure};
 use nvmf_tests::cleanup::Cleanup;
-use nvmf_tests::process::{program, run_for, until_within};
+use nvmf_tests::process::{program, run_for, signal, until_within};
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -221,10 +221,10 @@ pub(super) fn namespaces(cluster: &mut Cluster) -> Result<()> {
         report(&mut group.job(nsid, &options)?)
     };
     write(1, &["--size=1m"])?;
-    // Changed at the gateway that does not own it, in force at the one that does.
-    group.change(1, &["namespace", "set", NQN, "1", "--read-only", "true"])?;
-    at_both("it is read-only", "read_only", Value::Bool(true))?;
+    // Changed at the gateway that does not own it, in force at the one that does, which sleeps at first.
+    read_only_while_its_owner_sleeps(&group)?;
     ensure!(write(1, &["--size=64k"]).is_err(), "what is read-only was written");
+    at_both("it is read-only", "read_only", Value::Bool(true))?;
     group.change(0, &["cluster", "move", "1", "gw1"])?;
     ensure!(write(1, &["--size=64k"]).is_err(), "what is read-only was written through its next owner");
     group.change(0, &["namespace", "set", NQN, "1", "--read-only", "false"])?;
@@ -237,10 +237,52 @@ pub(super) fn namespaces(cluster: &mut Cluster) -> Result<()> {
     write(1, &["--offset=32m", "--size=16m"])?;
     group.change(1, &["cluster", "move", "1", "gw0"])?;
     write(1, &["--offset=32m", "--size=1m"])?;
+    one_image_is_added_once(cluster, &group)?;
     encrypted(cluster, &group)?;
     cached(cluster, &group)?;
     mistyped(cluster, &group, &images[0])?;
     group.stop()
+}
+
+/// Whoever is told that a namespace is read-only may copy its image: no gateway lets a host write it any more.
+fn read_only_while_its_owner_sleeps(group: &Group) -> Result<()> {
+    let pid = group.pid(0)?;
+    std::thread::scope(|scope| {
+        signal(pid, "STOP")?;
+        let set = scope.spawn(|| group.change(1, &["namespace", "set", NQN, "1", "--read-only", "true"]));
+        // Not for as long as its lease: it is not to lose the ANA group.
+        std::thread::sleep(Duration::from_secs(2));
+        let is_early = set.is_finished();
+        signal(pid, "CONT")?;
+        set.join().expect("no panic")?;
+        ensure!(!is_early, "a namespace was said to be read-only while its owner let hosts write it");
+        Ok(())
+    })
+}
+
+/// Two operators add one image, at gateways of which one sleeps: the second one is told, and the first one's namespace stays,
+/// although it has the higher NSID.
+fn one_image_is_added_once(cluster: &Cluster, group: &Group) -> Result<()> {
+    cluster.rbd("create --size 32M changed-once")?;
+    let pid = group.pid(1)?;
+    let add = |number, nsid| group.ask(number, &["namespace", "add", NQN, nsid, "--rbd=rbd/changed-once"]);
+    let (first, second) = std::thread::scope(|scope| {
+        signal(pid, "STOP")?;
+        let first = add(0, "--nsid=30");
+        let second = scope.spawn(|| add(1, "--nsid=20"));
+        std::thread::sleep(Duration::from_millis(500));
+        signal(pid, "CONT")?;
+        anyhow::Ok((first?, second.join().expect("no panic")?))
+    })?;
+    ensure!(first["ok"] == true, "{first}");
+    let text = second["error"]["message"].as_str().unwrap_or_default();
+    ensure!(second["ok"] == false && text.contains("is there already"), "{second}");
+    group.until_read(30)?;
+    report(&mut group.job(30, &["--rw=write", "--bs=4k", "--size=64k"])?)?;
+    until_within("nothing is left behind", SOON, || {
+        group.trouble(0).is_ok_and(|trouble| trouble.is_empty())
+    })?;
+    group.change(1, &["namespace", "remove", NQN, "30"])
 }
 
 /// What is in a gateway's memory would be lost, or old, when another takes over.

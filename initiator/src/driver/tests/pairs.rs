@@ -3,6 +3,7 @@
 use super::super::{DriverConfig, Op};
 use super::rig::{BLOCK, Rig, SECOND, config, read};
 use super::target::{COPY_BLOCKS, Capsule};
+use crate::Effect;
 use nvme_proto::Status;
 use nvme_proto::opcode::NvmOpcode;
 use nvmf_block::{BlockError, BlockRange};
@@ -105,6 +106,26 @@ fn pair_is_sent_again_only_when_nothing_of_it_was_done() {
     rig.submit(1, rig.compare_and_write(4, 1, 2));
     rig.pass(5 * SECOND);
     assert_eq!((rig.result(1), seen(&rig, NvmOpcode::WRITE)), (Some(Err(BlockError::Os(5))), 1));
+}
+
+/// The gateway of a group that it met was fenced, say: the disk is there.
+#[test]
+fn pair_that_met_a_failure_on_the_way_was_aborted_and_its_disk_is_not_gone() {
+    fn is_first(capsule: &Capsule, io: bool) -> bool {
+        io && capsule.sqe.opcode == NvmOpcode::COMPARE.0
+    }
+    let cases: [fn(&Capsule, bool) -> Option<Status>; 3] = [
+        |capsule, io| is_first(capsule, io).then_some(Status::INTERNAL_PATH_ERROR),
+        |capsule, io| is_first(capsule, io).then_some(Status::INTERNAL_PATH_ERROR.with_dnr()),
+        |capsule, io| is_first(capsule, io).then_some(Status::KEEP_ALIVE_EXPIRED),
+    ];
+    for refuse in cases {
+        let mut rig = Rig::ready_with(config(), |target| target.refuse = refuse);
+        rig.submit(1, rig.compare_and_write(4, 1, 2));
+        rig.pass(5 * SECOND);
+        assert_eq!(rig.failure(1), Some((BlockError::Aborted, Effect::Unknown)));
+        assert_eq!(seen(&rig, NvmOpcode::WRITE), 1, "it was sent again");
+    }
 }
 
 fn copy(from: u64, to: u64, blocks: u64) -> Op {

@@ -4,6 +4,7 @@
 use super::super::changing::Changing;
 use super::super::plan::plan_answer;
 use super::super::{Daemon, apply::Origin};
+use super::duplicates::request;
 use super::editing::Edit;
 use super::images::item;
 use super::trying::Tries;
@@ -138,7 +139,7 @@ impl Daemon {
     ) -> Asking {
         let step = match (tries, &mut self.cluster) {
             (Some(tries), _) => Step::Trying(tries, Some(changes)),
-            (None, Some(cluster)) => Step::Asked(cluster.driver.ask(Request::Edit(changes))),
+            (None, Some(cluster)) => Step::Asked(cluster.driver.ask(request(changes))),
             (None, None) => Step::Answered(0),
         };
         let then = disks.map_or(Then::ServedByAll, Then::Served);
@@ -272,7 +273,7 @@ impl Daemon {
     ) -> Result<Step, Fault> {
         let changes = self.tried(tries, changes, changing)?;
         let asked = self.cluster.as_mut().filter(|_| !changes.is_empty());
-        Ok(asked.map_or(Step::Answered(0), |cluster| Step::Asked(cluster.driver.ask(Request::Edit(changes)))))
+        Ok(asked.map_or(Step::Answered(0), |cluster| Step::Asked(cluster.driver.ask(request(changes)))))
     }
 
     /// Answers what would be refused.

@@ -3,6 +3,7 @@
 use super::super::apply::Origin;
 use super::super::changing::{Asker, Changing};
 use super::super::{Daemon, disks::error_text};
+use super::duplicates::rank;
 use super::{images::item, keys, known};
 use crate::cluster::Shared;
 use crate::control::request::change::{Item as ChangeItem, Outcome};
@@ -29,7 +30,7 @@ fn tables(items: &BTreeMap<String, Item>) -> (Items, Vec<(String, String)>) {
 pub(super) fn configuration(own: &Config, shared: &Shared) -> (Config, Vec<(String, String)>) {
     let (items, mut left_out) = tables(&shared.items);
     left_out.extend(shared.unreadable.iter().cloned());
-    match own.with_items(&items) {
+    match own.with_items_by(&items, |key| rank(&shared.items, key)) {
         Ok((mut config, others)) => {
             left_out.extend(others);
             for subsystem in &mut config.subsystems {

@@ -6,6 +6,7 @@ use super::super::plan::Change as Planned;
 use super::super::{Daemon, apply::Origin};
 use super::converging::{configuration, remedy};
 use super::images::item;
+use super::taking_away::takes_away;
 use crate::control::protocol::Fault;
 use crate::control::request::change::{Effect, Item};
 use nvmf_cluster::configuration::Change;
@@ -121,7 +122,8 @@ impl Daemon {
         if changes.is_empty() {
             return Ok(changing);
         }
-        let disks = (!planned.iter().any(takes_away)).then(|| planned.iter().map(disk_of).collect());
+        let takes_away = planned.iter().any(|change| takes_away(&self.config, change));
+        let disks = (!takes_away).then(|| planned.iter().map(disk_of).collect());
         let tries = self.tries(&planned, &changes);
         changing.items = items;
         changing.asking = Some(self.ask_to_change(changes, Some(tries), disks));
@@ -233,17 +235,6 @@ fn least_loaded(loads: &BTreeMap<u32, usize>, owners: &BTreeMap<u32, String>) ->
     };
     let order = |(id, load): &(&u32, &usize)| (of_owner(id).unwrap_or(usize::MAX), **load, **id);
     loads.iter().min_by_key(order).map(|(id, _)| *id)
-}
-
-/// Whether hosts have less after a change: nobody may take it for done while a gateway still serves them.
-fn takes_away(change: &Planned) -> bool {
-    matches!(
-        change,
-        Planned::Hosts(..)
-            | Planned::RemoveSubsystem(_)
-            | Planned::RemoveNamespace(..)
-            | Planned::ReplaceNamespace(..)
-    )
 }
 
 /// The namespace whose disk a change opens.

@@ -59,7 +59,7 @@ pub(super) fn is_known(key: &str) -> bool {
 }
 
 /// The item of what is known of a namespace's image.
-fn size_of(namespace: &str) -> Option<String> {
+pub(super) fn size_of(namespace: &str) -> Option<String> {
     namespace.strip_prefix("namespace/").map(|of| format!("{SIZE}{of}"))
 }
 

@@ -13,8 +13,10 @@
 //! | `elsewhere` | where the other gateways listen, for discovery |
 //! | `handing_over` | ANA groups that go to the others, as this one is drained or stops |
 //! | `keys` | the keys of hosts |
+//! | `duplicates` | one image is in the configuration once |
 //! | `editing` | changes of the group's configuration |
 //! | `trying` | the images that a change adds or replaces, opened before the group is asked for it |
+//! | `taking_away` | which of these changes take something away from hosts |
 //! | `asking` | what operators ask of the group |
 //! | `telling` | what operators are told of it |
 //!
@@ -22,6 +24,7 @@
 
 mod asking;
 mod converging;
+mod duplicates;
 mod editing;
 mod elsewhere;
 mod handing_over;
@@ -33,6 +36,7 @@ mod leaving;
 mod looking;
 mod opening;
 mod showing;
+mod taking_away;
 mod telling;
 #[cfg(test)]
 mod tests;

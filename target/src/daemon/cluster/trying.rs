@@ -187,6 +187,7 @@ impl Daemon {
         }
         let Some(cluster) = &self.cluster else { return Ok(changes) };
         changes.extend(cluster.removals_of_known(&changes));
+        changes.extend(cluster.removals_of_duplicates(&changes));
         for known in core::mem::take(&mut tries.known) {
             changes.retain(|change| change.key != known.key);
             changes.push(known);

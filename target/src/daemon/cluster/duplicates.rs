@@ -1,0 +1,165 @@
+//! An image is in the group's configuration once. Two that add it at the same time, at different gateways, are told apart where the
+//! configuration is stored: the second fails. Where it is there twice all the same (by an older version, or by hand), the
+//! namespace that has been served goes on.
+
+use super::Membership;
+use super::known::size_of;
+use crate::cluster::Request;
+use nvmf_cluster::configuration::{Change, Condition, Item};
+use nvmf_config::Rbd;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+type Items = BTreeMap<String, Item>;
+
+const NAMESPACE: &str = "namespace/";
+
+/// The image of a namespace's item. How it is decrypted makes it no other.
+fn image(key: &str, value: &Value) -> Option<String> {
+    let rbd = value.get("rbd").filter(|_| key.starts_with(NAMESPACE))?;
+    let part = |name| rbd.get(name).and_then(Value::as_str);
+    let pool = part("pool").unwrap_or(Rbd::POOL);
+    let namespace = part("namespace").map(|it| format!("{it}/")).unwrap_or_default();
+    let snapshot = part("snapshot").map(|it| format!("@{it}")).unwrap_or_default();
+    Some(format!("{pool}/{namespace}{}{snapshot}", part("image")?))
+}
+
+/// Has the group make these changes, if images that they add are those of no other namespace by then.
+pub(super) fn request(changes: Vec<Change>) -> Request {
+    let is_set = |change: &&Change| change.value.is_some();
+    let images = changes
+        .iter()
+        .filter(is_set)
+        .filter_map(|change| Some((image(&change.key, change.value.as_ref()?)?, change.key.clone())));
+    let images: BTreeMap<String, String> = images.collect();
+    if images.is_empty() {
+        return Request::Edit(changes);
+    }
+    let changed: Vec<String> = changes.iter().map(|change| change.key.clone()).collect();
+    let are_free = move |items: &Items| {
+        for (key, item) in items.iter().filter(|(key, _)| !changed.contains(key)) {
+            let Some(image) = image(key, &item.value) else { continue };
+            // One that has it already keeps it, and may be changed.
+            let adds = |own: &String| {
+                let before = items.get(own).and_then(|item| self::image(own, &item.value));
+                before.as_ref() != Some(&image)
+            };
+            if images.get(&image).is_some_and(adds) {
+                return Err(format!("image {image} is there already, as {}", name(key)));
+            }
+        }
+        Ok(())
+    };
+    Request::EditIf(changes, Condition::new(are_free))
+}
+
+/// A namespace, for people.
+fn name(key: &str) -> String {
+    let parts = key.strip_prefix(NAMESPACE).and_then(|name| name.rsplit_once('/'));
+    parts.map_or_else(|| key.to_owned(), |(nqn, nsid)| format!("namespace {nsid} of {nqn}"))
+}
+
+/// The order in which items are made a configuration of, of which the first that has an image gets it: one whose image the group
+/// knows, as it has been opened, then the one that was changed last longest ago. The same at every gateway.
+pub(super) fn rank(items: &Items, key: &str) -> (bool, u64) {
+    let is_known = size_of(key).is_some_and(|size| items.contains_key(&size));
+    (!is_known, items.get(key).map_or(u64::MAX, |item| item.version))
+}
+
+impl Membership {
+    /// What is known of images of namespaces that are left out, as those that change here have them: a change makes these
+    /// the younger ones, and they are to go on.
+    pub(super) fn removals_of_duplicates(&self, asked: &[Change]) -> Vec<Change> {
+        let images: Vec<String> =
+            asked.iter().filter_map(|change| image(&change.key, change.value.as_ref()?)).collect();
+        let is_it = |key: &&String| {
+            let item = self.shared.items.get(*key);
+            item.and_then(|item| image(key, &item.value)).is_some_and(|image| images.contains(&image))
+        };
+        let left_out = self.left_out.iter().map(|(key, _)| key).filter(is_it);
+        let known = left_out.filter_map(|key| size_of(key)).filter(|key| self.shared.items.contains_key(key));
+        let known = known.filter(|key| asked.iter().all(|change| change.key != *key));
+        known.map(|key| Change { key, value: None, expect: None }).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::converging::configuration;
+    use super::*;
+    use crate::cluster::Shared;
+    use nvmf_config::Config;
+    use serde_json::json;
+
+    const NQN: &str = "nqn.2026-11.a:one";
+
+    fn key(nsid: u32) -> String {
+        format!("namespace/{NQN}/{nsid}")
+    }
+
+    fn namespace(nsid: u32, image: &str) -> Value {
+        json!({ "nsid": nsid, "rbd": { "pool": "rbd", "image": image } })
+    }
+
+    fn items(namespaces: &[(u32, &str, u64)]) -> Items {
+        let all = namespaces.iter();
+        all.map(|&(nsid, image, version)| (key(nsid), Item { version, value: namespace(nsid, image) }))
+            .collect()
+    }
+
+    fn set(nsid: u32, image: Option<&str>) -> Change {
+        Change { key: key(nsid), value: image.map(|image| namespace(nsid, image)), expect: None }
+    }
+
+    /// What comes of changes of namespaces 30 (image `a`) and 31 (`b`).
+    fn asked(changes: &[Change]) -> Result<(), String> {
+        match request(changes.to_vec()) {
+            Request::EditIf(_, condition) => condition.look_at(&items(&[(30, "a", 5), (31, "b", 6)])),
+            _ => Ok(()),
+        }
+    }
+
+    #[test]
+    fn image_that_somebody_else_has_added_meanwhile_is_refused_with_the_namespace_that_has_it() {
+        let text = asked(&[set(10, Some("a"))]).unwrap_err();
+        assert_eq!(text, format!("image rbd/a is there already, as namespace 30 of {NQN}"));
+        assert_eq!(asked(&[set(31, Some("a"))]), Err(text.clone()), "in the place of another");
+        assert_eq!(asked(&[set(40, Some("c")), set(10, Some("a"))]), Err(text));
+        // What goes makes room, in the same change; and what is there may be changed.
+        assert_eq!(asked(&[set(30, None), set(10, Some("a"))]), Ok(()));
+        assert_eq!(asked(&[set(30, Some("b")), set(31, Some("a"))]), Ok(()));
+        assert_eq!(asked(&[set(30, Some("a"))]), Ok(()));
+        let mut snapshot = set(10, Some("a"));
+        snapshot.value.as_mut().unwrap()["rbd"]["snapshot"] = json!("monday");
+        assert_eq!(asked(&[snapshot]), Ok(()));
+    }
+
+    #[test]
+    fn pool_that_is_not_named_is_the_usual_one() {
+        let value = json!({ "nsid": 10, "rbd": { "image": "a" } });
+        assert!(asked(&[Change { key: key(10), value: Some(value), expect: None }]).is_err());
+    }
+
+    /// Namespace 30 was first; by its number, 10 would be.
+    #[test]
+    fn of_two_namespaces_of_one_image_the_older_one_goes_on() {
+        let text = "[[listener]]\naddress = \"192.0.2.1\"\n[cluster]\npool = \"nvmf\"\nname = \"gw1\"\n";
+        let own = Config::parse(text).unwrap();
+        let serves = |namespaces: &[(u32, &str, u64)], known: &[u32]| {
+            let mut items = items(namespaces);
+            let subsystem = json!({ "nqn": NQN, "allow_any_host": true });
+            items.insert(format!("subsystem/{NQN}"), Item { version: 9, value: subsystem });
+            for nsid in known {
+                items.insert(format!("size/{NQN}/{nsid}"), Item { version: 9, value: json!({}) });
+            }
+            let shared = Shared { version: 9, ana_groups: 4, items, unreadable: Vec::new() };
+            let (config, left_out) = configuration(&own, &shared);
+            let served: Vec<u32> = config.subsystems[0].namespaces.iter().map(|it| it.nsid).collect();
+            (served, left_out.into_iter().map(|(key, _)| key).collect::<Vec<_>>())
+        };
+        assert_eq!(serves(&[(30, "a", 5), (10, "a", 7), (20, "b", 6)], &[]), (vec![20, 30], vec![key(10)]));
+        // It has been changed since: the other one is not known any more.
+        assert_eq!(serves(&[(30, "a", 8), (10, "a", 7)], &[30]), (vec![30], vec![key(10)]));
+        assert_eq!(serves(&[(30, "a", 5), (10, "a", 7)], &[10, 30]), (vec![30], vec![key(10)]));
+    }
+}
