@@ -282,8 +282,8 @@ mod tests {
         }
         let note = set(&mut daemon, "nqn.2026-11.a:typo").unwrap();
         assert!(note.contains("no subsystem lets this host in"), "{note}");
-        let only = |nqn: &str| nvmf_config::Hosts::Only(vec![nqn.parse().unwrap()]);
-        daemon.config.subsystems[0].hosts = only("nqn.own-form");
+        let only = nvmf_config::Hosts::Only(vec!["nqn.own-form".parse().unwrap()]);
+        daemon.config.subsystems[0].hosts = only;
         let note = set(&mut daemon, "nqn.own-form").unwrap();
         assert!(!note.contains("no subsystem"), "{note}");
         let remove = json!({ "host": "nqn.own-form", "controller": false, "tls": false });
