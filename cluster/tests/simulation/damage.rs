@@ -81,7 +81,7 @@ fn group_that_its_owner_loses_again_and_again_is_told_as_not_served_and_goes_to_
     let (mut at, mut rested) = (AT, 0);
     // Each time its record is damaged it has lost all.
     while world.shown(1).iter().all(|owner| *owner == name) {
-        if (at - AT) % (4 * SECOND) == 0 {
+        if (at - AT).is_multiple_of(4 * SECOND) {
             put(&mut world, &Object::Gateways, &format!("gateway/{name}"), GARBAGE);
         }
         at += SECOND / 4;
