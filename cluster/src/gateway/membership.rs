@@ -420,6 +420,9 @@ impl Gateway {
         let ids = match ControllerIds::decode(snapshot.keys.get(ControllerIds::KEY)) {
             Ok(ids) => ids,
             Err(Unreadable::Damaged { .. }) if self.membership.is_member() => {
+                if self.own.writing.is_none() {
+                    self.own.stored = record.filter(|it| it.process == *self.me()).zip(bytes.cloned());
+                }
                 return self.restore_controller_ids(now, snapshot);
             }
             Err(_) if self.membership.is_member() => return,

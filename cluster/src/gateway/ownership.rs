@@ -41,6 +41,10 @@ impl Gateway {
                 }
                 Phase::Preparing => self.prepare(now, id),
                 Phase::Serving if group.lapsed && self.suspended.is_some() => {}
+                // Somebody may have taken it meanwhile, of which the damage left nothing.
+                Phase::Serving if group.lapsed && group.damage.is_some() => {
+                    self.lose(now, id, "its lease had lapsed, and its entry is damaged");
+                }
                 Phase::Serving if group.lapsed || group.gone => self.affirm(now, id),
                 Phase::Serving if self.leaves.is_some() => self.move_away(now, id),
                 Phase::Serving => self.consider_move(now, id),

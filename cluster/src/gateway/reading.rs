@@ -74,10 +74,11 @@ impl Gateway {
         let ids: Vec<GroupId> = self.groups.keys().copied().collect();
         for id in ids {
             let Some(group) = self.groups.get_mut(&id) else { continue };
+            let is_stored = snapshot.keys.contains_key(&Entry::key(id));
+            group.damage = group.damage.take().filter(|_| is_stored);
             group.wish = snapshot.keys.get(&Move::key(id)).cloned();
             group.wanted = group.wish.as_ref().and_then(|bytes| Move::decode(id, bytes).ok());
-            let is_there = snapshot.keys.contains_key(&Entry::key(id)) && group.damage.is_none();
-            group.gone = group.entry.is_some() && !is_there;
+            group.gone = group.entry.is_some() && (!is_stored || group.damage.is_some());
             if group.gone && matches!(group.phase, Phase::Serving | Phase::Affirming) {
                 // Its owner writes it again.
                 continue;

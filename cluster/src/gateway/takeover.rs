@@ -202,7 +202,9 @@ impl Gateway {
             (Phase::Releasing | Phase::Surrendering, Reply::Done) => {
                 self.adopt(now, id);
                 let group = self.group(id);
-                (group.phase, group.to, group.failures) = (Phase::Idle, None, 0);
+                // Who gave it up because it was lost again and again waits as before, should it come back.
+                let failures = if group.phase == Phase::Releasing { 0 } else { group.failures };
+                (group.phase, group.to, group.failures) = (Phase::Idle, None, failures);
             }
             // What was not flushed may be lost if nobody knows that it was there: the next owner must not take it for
             // drained.
@@ -268,7 +270,7 @@ impl Gateway {
         }
         // Each fence stays in the store's map for a day, so a group that is lost again and again is not taken at once.
         // Before it is owned there is nothing to fence.
-        if group.phase == Phase::Serving && now.saturating_sub(group.seen) > quiet {
+        if group.phase >= Phase::Serving && now.saturating_sub(group.seen) > quiet {
             group.failures = 0;
         }
         let is_fenced = group.phase >= Phase::Owning;

@@ -105,6 +105,8 @@ struct Fault {
     twin: Option<Claim>,
     /// There is no file or image of its name.
     is_missing: bool,
+    /// There is one, which is another disk.
+    is_another: bool,
 }
 
 impl Namespaces {
@@ -306,10 +308,12 @@ impl Namespaces {
     /// Takes note of a fault, for the next try.
     pub(super) fn retry_later(&mut self, error: &ExportError, now: Duration) {
         let key = (*error.nqn, error.nsid);
-        let new = || Fault { text: String::new(), retry_at: now, twin: None, is_missing: false };
+        let new =
+            || Fault { text: String::new(), retry_at: now, twin: None, is_missing: false, is_another: false };
         let fault = self.faults.entry(key).or_insert_with(new);
         fault.retry_at = now + RETRY_INTERVAL;
         fault.is_missing = error.source.is_missing();
+        fault.is_another = matches!(error.source, ExportFault::AnotherDisk { .. });
         if fault.is_missing {
             fault.twin = None;
         }
@@ -347,6 +351,11 @@ impl Namespaces {
     /// Whether there was no file or image of its name when it was tried last.
     pub(super) fn is_missing(&self, key: &Key) -> bool {
         self.faults.get(key).is_some_and(|fault| fault.is_missing)
+    }
+
+    /// Whether its name is another disk's, as far as the gateway group knows.
+    pub(super) fn is_another(&self, key: &Key) -> bool {
+        self.faults.get(key).is_some_and(|fault| fault.is_another)
     }
 
     /// Those that were taken from the hosts, and whose disks workers may still use.

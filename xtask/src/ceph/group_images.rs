@@ -199,8 +199,9 @@ pub(super) fn renamed(cluster: &mut Cluster) -> Result<()> {
         // From now on that gateway has seen the other image only.
         group.kill(1)?;
         group.revive(1)?;
-        until_within("the gateway that is back has looked at what it finds", SOON, || {
-            field(group, 1, 1, "disk").is_some_and(|it| !it.is_null())
+        until_within("the gateway that is back says what it finds, and serves it not", SOON, || {
+            let fault = field(group, 1, 1, "fault");
+            fault.is_some_and(|it| it.as_str().is_some_and(|it| it.contains(ANOTHER)))
         })?;
         is_refused(group, "gw1")?;
         trade(cluster)?;

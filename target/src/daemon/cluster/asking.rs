@@ -208,7 +208,7 @@ impl Daemon {
             }
             (Step::Answered(_), _) => {
                 let why = asking.why.unwrap_or_else(|| "`cluster status` says why".to_owned());
-                for item in &mut changing.items {
+                for item in changing.items.iter_mut().filter(|item| item.effect != Effect::Refused) {
                     item.outcome = Some(Outcome::Waiting);
                     item.message = Some(format!("it is not done yet: {why}"));
                 }

@@ -119,7 +119,8 @@ impl Daemon {
     /// Why not even a look at a namespace's image succeeded.
     pub(super) fn never_seen(&self, key: &Key) -> Option<Fault> {
         let text = self.namespaces.fault(key)?;
-        Some(Fault { text, is_gone: self.namespaces.is_missing(key) })
+        let is_gone = self.namespaces.is_missing(key) || self.namespaces.is_another(key);
+        Some(Fault { text, is_gone })
     }
 
     /// Tells the group's thread what is not open here, when that has changed: also what nobody can open.

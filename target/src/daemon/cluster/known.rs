@@ -30,21 +30,39 @@ pub(super) struct Known {
     /// What hosts are shown.
     pub(super) bytes: u64,
     block_size: u32,
+    /// By which hosts know it.
     pub(super) uuid: Uuid,
+    /// Its own identity, also where an operator has given it another UUID.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    image: Option<Uuid>,
+}
+
+fn identity(disk: &Disk) -> Option<Uuid> {
+    Some(disk.identity().ok()??.uuid)
 }
 
 impl Known {
     /// Of a disk that is open, if it has an identity of its own.
     pub(super) fn of(namespace: &Namespace, disk: &Disk) -> Option<Self> {
-        let own = || Some(disk.identity().ok()??.uuid);
-        let uuid = namespace.uuid.map(Uuid::from_bytes).or_else(own)?;
+        let image = identity(disk);
+        let uuid = namespace.uuid.map(Uuid::from_bytes).or(image)?;
         let geometry = disk.geometry();
-        Some(Self { bytes: geometry.bytes(), block_size: geometry.block_size, uuid })
+        Some(Self { bytes: geometry.bytes(), block_size: geometry.block_size, uuid, image })
     }
 
     fn shown(export: &Export) -> Self {
         let (geometry, uuid) = (export.disk.geometry(), Uuid::from_bytes(export.uuid));
-        Self { bytes: geometry.bytes(), block_size: geometry.block_size, uuid }
+        let image = identity(&export.disk);
+        Self { bytes: geometry.bytes(), block_size: geometry.block_size, uuid, image }
+    }
+
+    /// Whether what was found is the same disk.
+    pub(super) fn is_same_disk(&self, found: &Self, namespace: &Namespace) -> bool {
+        match (self.image, found.image) {
+            (Some(known), Some(found)) => known == found,
+            // As a version before this one has stored it: a UUID that an operator has given tells nothing.
+            _ => namespace.uuid.is_some() || self.uuid == found.uuid,
+        }
     }
 
     /// The change that has all gateways know it.
@@ -73,6 +91,13 @@ pub(super) fn known(items: &BTreeMap<String, Stored>) -> BTreeMap<Key, Known> {
         Some(((nqn.parse().ok()?, nsid.parse().ok()?), known)).filter(|_| is_right)
     };
     items.iter().filter_map(of).collect()
+}
+
+/// Whether what is shown here may take the place of what is known. Which disk it is never changes: that would be another
+/// namespace. An operator may give it another UUID, which counts where it was opened since.
+fn may_replace(known: &Known, shown: &Known, export: &Export, stored: &Stored) -> bool {
+    let given = stored.value.get("uuid").and_then(Value::as_str).and_then(|text| text.parse::<Uuid>().ok());
+    known.is_same_disk(shown, &export.namespace) && (known.uuid == shown.uuid || given == Some(shown.uuid))
 }
 
 /// What this gateway tells the group of its images.
@@ -116,9 +141,11 @@ impl Daemon {
     /// An image that was just opened is another one than the group serves under this number: the name is another one's now, and
     /// whoever has the right one open goes on with it.
     pub(in crate::daemon) fn is_another_disk(&self, export: &Export) -> Option<ExportFault> {
-        let known = self.cluster.as_ref()?.known.get(&key_of(export))?.uuid;
-        let found = Uuid::from_bytes(export.uuid);
-        (known != found).then_some(ExportFault::AnotherDisk { found, known })
+        let known = self.cluster.as_ref()?.known.get(&key_of(export))?;
+        let found = Known::shown(export);
+        let of = |it: &Known| it.image.unwrap_or(it.uuid);
+        let another = || ExportFault::AnotherDisk { found: of(&found), known: of(known) };
+        (!known.is_same_disk(&found, &export.namespace)).then(another)
     }
 
     /// An image that was just opened, as hosts are shown it: it may have shrunk while nobody here looked.
@@ -183,9 +210,21 @@ impl Daemon {
         let mut unsure: Vec<Export> = Vec::new();
         let change = |export: &Export| {
             let shown = Known::shown(export);
-            // Which disk it is never changes: that would be another namespace.
-            cluster.known.get(&key_of(export)).is_none_or(|known| known.uuid == shown.uuid).then_some(())?;
+            let namespace = item(&key_of(export));
+            // It may have been removed meanwhile.
+            let stored = cluster.shared.items.get(&namespace)?;
+            let known = cluster.known.get(&key_of(export));
+            if known.is_some_and(|known| !may_replace(known, &shown, export, stored)) {
+                return None;
+            }
             match cluster.known_of(export) {
+                Some(known)
+                    if known.bytes >= shown.bytes && known.image.is_none() && shown.image.is_some() =>
+                {
+                    let known = Known { image: shown.image, ..*known };
+                    let expect = cluster.shared.items.get(&size_of(&namespace)?)?.version;
+                    return known.change(&namespace, Some(expect));
+                }
                 Some(known) if known.bytes >= shown.bytes => return None,
                 // It may have shrunk, and that been accepted, while this gateway was stopped: then it has not grown.
                 Some(_) if self.looking.contains_key(&Looked::One(export.device)) => return None,
@@ -195,12 +234,8 @@ impl Daemon {
                 }
                 _ => {}
             }
-            let namespace = item(&key_of(export));
-            // It may have been removed meanwhile.
-            let is_wanted = cluster.shared.items.contains_key(&namespace);
             let stored = cluster.shared.items.get(&size_of(&namespace)?);
-            let expect = Some(stored.map_or(0, |item| item.version));
-            is_wanted.then(|| shown.change(&namespace, expect)).flatten()
+            shown.change(&namespace, Some(stored.map_or(0, |item| item.version)))
         };
         let changes: Vec<Change> = served.filter_map(change).collect();
         for export in unsure {
@@ -242,7 +277,7 @@ impl Daemon {
         // One disk is there once.
         let mut taken: BTreeSet<[u8; 16]> = self.exports().iter().map(|export| export.uuid).collect();
         let known = there.filter_map(|namespace| {
-            let &Known { bytes, block_size, uuid } = cluster.known.get(&(*nqn, namespace.nsid))?;
+            let &Known { bytes, block_size, uuid, .. } = cluster.known.get(&(*nqn, namespace.nsid))?;
             let is_free = taken.insert(uuid.into_bytes());
             is_free.then(|| absent(namespace, uuid.into_bytes(), block_size, bytes))
         });
@@ -271,5 +306,39 @@ impl Daemon {
         let is_there = |nqn: &Nqn| self.config.subsystems.iter().any(|subsystem| subsystem.nqn == *nqn);
         changed.iter().filter(|nqn| is_there(nqn)).for_each(|nqn| self.show_again(nqn));
         self.publish();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn which_disk_it_is_tells_the_image_and_not_the_uuid_that_an_operator_has_given_it() {
+        let uuid = |number| Uuid::from_u128(number);
+        let known = |given, image: Option<u128>| Known {
+            bytes: 1 << 20,
+            block_size: 4096,
+            uuid: uuid(given),
+            image: image.map(Uuid::from_u128),
+        };
+        let namespace = |text: &str| {
+            let text = format!(
+                "[[listener]]\naddress = \"127.0.0.1\"\n[[subsystem]]\nnqn = \"nqn.2026-11.com.example:a\"\n\
+                 allow_any_host = true\n[[subsystem.namespace]]\nnsid = 1\nmemory = \"1MiB\"\n{text}"
+            );
+            let mut subsystem = nvmf_config::Config::parse(&text).unwrap().subsystems.remove(0);
+            subsystem.namespaces.remove(0)
+        };
+        let given = namespace("uuid = \"00000000-0000-0000-0000-000000000009\"\n");
+        let (plain, nine) = (namespace(""), 9);
+        assert!(!known(nine, Some(1)).is_same_disk(&known(nine, Some(2)), &given), "one name, another image");
+        assert!(
+            known(7, Some(1)).is_same_disk(&known(nine, Some(1)), &given),
+            "an operator has given it another UUID"
+        );
+        assert!(!known(1, None).is_same_disk(&known(2, Some(2)), &plain), "as an older version stored it");
+        assert!(known(1, None).is_same_disk(&known(1, Some(1)), &plain));
+        assert!(known(nine, None).is_same_disk(&known(nine, Some(2)), &given), "it cannot be told");
     }
 }

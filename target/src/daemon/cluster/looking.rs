@@ -68,7 +68,7 @@ impl Daemon {
     fn is_as_known(&self, opening: &Opening, disk: &Disk) -> bool {
         let known = self.cluster.as_ref().and_then(|cluster| cluster.known.get(&opening.key()));
         let found = Known::of(opening.namespace(), disk);
-        known.zip(found).is_none_or(|(known, found)| known.uuid == found.uuid)
+        known.zip(found).is_none_or(|(known, found)| known.is_same_disk(&found, opening.namespace()))
     }
 
     fn advance_one_look(&self, look: &mut Look) -> bool {
