@@ -72,6 +72,11 @@ impl Timing {
         retry: Duration::from_secs(1),
         retry_max: Duration::from_secs(60),
     };
+
+    /// The pause after something has failed once, and so many times more.
+    pub(crate) fn pause(&self, more: u32) -> Duration {
+        self.retry.saturating_mul(1 << more.min(16)).min(self.retry_max)
+    }
 }
 
 impl Default for Timing {

@@ -9,7 +9,7 @@ use crate::encoding::Unreadable;
 use crate::group::Phase;
 use crate::lease::PeerLease;
 use crate::registry::{ControllerIds, LACKS_MAX, Record};
-use crate::{Action, BootId, GatewayName, Listens, Locker, Object, OpId, Reply, Snapshot, Timing, Via};
+use crate::{Action, BootId, GatewayName, Listens, Locker, Object, OpId, Reply, Snapshot, Via};
 use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -305,13 +305,9 @@ impl Gateway {
         }
         self.step_down(now, Membership::Reconnecting);
         // Where the whole machine is fenced, each new client is.
-        let Timing { retry, retry_max, .. } = self.timing;
-        let pause = self
-            .own
-            .reconnects
-            .checked_sub(1)
-            .map_or(Duration::ZERO, |doubled| retry * (1 << doubled.min(16)));
-        self.own.reconnect_at = Some(now + pause.min(retry_max / 4));
+        let again = self.own.reconnects.checked_sub(1);
+        let pause = again.map_or(Duration::ZERO, |more| self.timing.pause(more));
+        self.own.reconnect_at = Some(now + pause.min(self.timing.retry_max / 4));
         self.own.reconnects += 1;
     }
 

@@ -143,9 +143,13 @@ impl Gateway {
 
     /// Groups that this gateway owns, has lost, and does not take again yet.
     pub(super) fn resting(&self) -> Vec<GroupId> {
-        let own = |group: &Group| group.entry().and_then(Entry::holder) == Some(self.me());
-        let rests = self.groups.iter().filter(|(_, group)| group.phase == Phase::Idle && own(group));
+        let rests = self.groups.iter().filter(|(_, group)| group.phase == Phase::Idle && self.holds(group));
         rests.map(|(id, _)| *id).collect()
+    }
+
+    /// Whether this run has a group, or takes it.
+    pub(super) fn holds(&self, group: &Group) -> bool {
+        group.entry().and_then(Entry::holder) == Some(self.me())
     }
 
     /// Groups that this gateway serves.
@@ -179,8 +183,8 @@ impl Gateway {
     /// Leaves, once nothing is owned here. Handles that are still being ended are of nothing that others do not have: what was
     /// released was closed before, and what was surrendered is fenced.
     pub(super) fn finish_stop(&mut self, now: Duration) {
-        let own = |group: &Group| group.entry().and_then(Entry::holder) == Some(self.me());
-        let idle = |group: &Group| group.phase == Phase::Idle && (!own(group) || group.unreadable.is_some());
+        let idle =
+            |group: &Group| group.phase == Phase::Idle && (!self.holds(group) || group.unreadable.is_some());
         if !self.stopping || self.membership.is_member() && !self.groups.values().all(idle) {
             return;
         }

@@ -15,7 +15,7 @@ use super::{Gateway, Purpose};
 use crate::group::{Group, Phase};
 use crate::map::{Entry, State};
 use crate::reservations::Reservations;
-use crate::{Action, GatewayName, GroupId, Object, OpId, Reply, RequestError, Timing, Via};
+use crate::{Action, GatewayName, GroupId, Object, OpId, Reply, RequestError, Via};
 use alloc::format;
 use alloc::string::ToString;
 use core::time::Duration;
@@ -255,27 +255,25 @@ impl Gateway {
             self.note_trouble(now, format!("ANA group {id}: {reason}"));
         }
         self.lose(now, id, reason);
-        let is_own = self.groups[&id].entry().and_then(Entry::holder) == Some(self.me());
-        if is_own && self.others().next().is_some() {
+        if self.holds(&self.groups[&id]) && self.others().next().is_some() {
             self.give_up(now, id);
         }
     }
 
     /// Ends whatever this gateway does with the group. The handle is never used again.
     pub(super) fn lose(&mut self, now: Duration, id: GroupId, reason: &str) {
-        let Timing { retry, retry_max, quiet, .. } = self.timing;
+        let timing = self.timing;
         let group = self.group(id);
         if group.phase == Phase::Idle {
             return;
         }
         // Each fence stays in the store's map for a day, so a group that is lost again and again is not taken at once.
         // Before it is owned there is nothing to fence.
-        if group.phase >= Phase::Serving && now.saturating_sub(group.seen) > quiet {
+        if group.phase >= Phase::Serving && now.saturating_sub(group.seen) > timing.quiet {
             group.failures = 0;
         }
         let is_fenced = group.phase >= Phase::Owning;
-        let doubled = if is_fenced { group.failures.min(16) } else { 0 };
-        group.not_before = now + retry.saturating_mul(1 << doubled).min(retry_max);
+        group.not_before = now + timing.pause(if is_fenced { group.failures } else { 0 });
         group.failures += u32::from(is_fenced);
         group.trouble = Some(reason.to_string());
         (group.phase, group.op, group.pending, group.address) = (Phase::Idle, None, None, None);
