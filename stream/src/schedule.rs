@@ -45,12 +45,21 @@ pub struct ReadSchedule {
     only_reported: bool,
     /// Turns until epoll is asked.
     turns_to_poll: u8,
+    /// The caller was about to sleep: epoll is asked unless an active one has bytes.
+    slept: bool,
+    /// Whether the next turn, and this one, reads nothing.
+    skips: [bool; 2],
 }
 
 impl ReadSchedule {
     /// Begins a turn.
     #[inline]
     pub fn start_turn(&mut self) {
+        self.skips = [false, self.skips[0]];
+        if self.skips[1] {
+            self.next = self.active.len();
+            return;
+        }
         self.active.retain(|active| {
             active.idle_turns += 1;
             active.idle_turns <= IDLE_TURNS
@@ -73,7 +82,11 @@ impl ReadSchedule {
     /// Whether epoll is to be asked in this turn, after the last of [`ReadSchedule::next`]. To be called once a turn.
     #[inline]
     pub fn asks_poller(&mut self) -> bool {
-        let asks = self.only_reported || self.active.is_empty() || self.turns_to_poll == 0;
+        if self.skips[1] {
+            return false;
+        }
+        let slept = core::mem::take(&mut self.slept) && self.had_bytes == 0;
+        let asks = self.only_reported || self.active.is_empty() || self.turns_to_poll == 0 || slept;
         if asks {
             self.turns_to_poll = TURNS_PER_POLL;
         }
@@ -110,11 +123,24 @@ impl ReadSchedule {
         }
     }
 
-    /// Has epoll asked in the next turn: something may be ready of which it did not know, or the caller is about to
-    /// sleep, and is woken by it.
+    /// Has epoll asked in the next turn: something may be ready of which it did not know.
     #[inline]
     pub fn poll_next_turn(&mut self) {
         self.turns_to_poll = 0;
+    }
+
+    /// The caller is about to sleep, and is woken by epoll: it is asked in the next turn, unless it was an active one that
+    /// woke the caller. What else is ready ends the next sleep at once, and is read a few turns later.
+    #[inline]
+    pub fn on_sleep(&mut self) {
+        self.slept = true;
+    }
+
+    /// Has the next turn read nothing: epoll, on which the caller sleeps, has not reported anything, or what it has was just
+    /// read and the caller sleeps on it again.
+    #[inline]
+    pub fn skip_next_turn(&mut self) {
+        self.skips[0] = true;
     }
 
     /// Bytes to take from one socket in this turn.
@@ -222,6 +248,26 @@ mod tests {
         let turns = (0..1000).take_while(|_| turn(&mut schedule, &[]).0 == [7]).count();
         assert_eq!(turns, usize::from(IDLE_TURNS));
         assert!(turn(&mut schedule, &[]).1, "nobody is active: epoll is asked at every turn");
+    }
+
+    #[test]
+    fn caller_who_sleeps_asks_epoll_when_no_active_socket_has_bytes() {
+        let mut schedule = ReadSchedule::default();
+        turn(&mut schedule, &[7]);
+        for (with_bytes, asks) in [(&[7][..], false), (&[7], false), (&[], true), (&[8], true)] {
+            schedule.on_sleep();
+            assert_eq!(turn(&mut schedule, with_bytes).1, asks, "{with_bytes:?}");
+        }
+    }
+
+    #[test]
+    fn caller_who_slept_on_epoll_reads_nothing_that_it_does_not_report() {
+        let mut schedule = ReadSchedule::default();
+        turn(&mut schedule, &[7]);
+        schedule.poll_next_turn();
+        schedule.skip_next_turn();
+        assert_eq!(turn(&mut schedule, &[7]), (vec![], false));
+        assert_eq!(turn(&mut schedule, &[7]), (vec![7], true), "one turn only");
     }
 
     #[test]

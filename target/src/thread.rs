@@ -26,6 +26,18 @@ pub struct Waiting {
     pub crowded: bool,
 }
 
+impl Waiting {
+    /// Whether the next wait is a sleep for sure.
+    fn sleeps<T: Transport>(self, worker: &mut Worker<T, Devices>) -> bool {
+        match self.poll {
+            Poll::Busy => false,
+            // Who waits for another machine's disks alone, sleeps: its processor is better given to the threads that talk to them.
+            Poll::Adaptive => worker.backend().is_far(),
+            Poll::Interrupt => true,
+        }
+    }
+}
+
 /// The one clock of all workers. It goes on while the machine sleeps: so do the hosts that wait for it, the leases of a group
 /// of gateways, and whoever takes over.
 #[derive(Debug, Clone, Copy)]
@@ -60,8 +72,13 @@ pub fn run<T: Transport, D>(
     let watch_wakeup = worker.backend().watch(mailboxes.wakeup(id));
     let mut spin = Spin::new();
     let mut finishing = false;
+    // Whether the transport may have something that it was not asked for: not, where the thread sleeps on its descriptor.
+    let mut looks = true;
     loop {
         let now = clock.now();
+        if !looks {
+            worker.transport().expect_nothing();
+        }
         let gathered = worker.gather(now);
         finishing |= take_messages(&mut worker, id, mailboxes, now);
         mailboxes.record_turn(id, now);
@@ -76,6 +93,7 @@ pub fn run<T: Transport, D>(
         }
         if progress.worked {
             spin.on_work(now);
+            looks = !(looks && waiting.sleeps(&mut worker));
             continue;
         }
         if finishing && worker.queues() == 0 {
@@ -88,13 +106,8 @@ pub fn run<T: Transport, D>(
             );
             return;
         }
-        let spins = match waiting.poll {
-            Poll::Busy => true,
-            // Who waits for another machine's disks alone, sleeps: its processor is better given to the threads that talk to them.
-            Poll::Adaptive => !worker.backend().is_far() && spin.goes_on(now, waiting.spin),
-            Poll::Interrupt => false,
-        };
-        if spins {
+        if waiting.poll == Poll::Busy || (!waiting.sleeps(&mut worker) && spin.goes_on(now, waiting.spin)) {
+            looks = true;
             match waiting.poll {
                 Poll::Busy => core::hint::spin_loop(),
                 _ if waiting.crowded => spin.give_way(),
@@ -103,13 +116,12 @@ pub fn run<T: Transport, D>(
             continue;
         }
         if !worker.arm() {
+            looks = true;
             continue;
         }
         let until = progress.timeout.map_or(SLEEP_MAX, |due| due.saturating_sub(now).min(SLEEP_MAX));
         worker.backend().wait(Some(until));
-        if let Some(watch) = watch_transport {
-            worker.backend().take_fired(watch);
-        }
+        looks = watch_transport.is_none_or(|watch| worker.backend().take_fired(watch));
         if watch_wakeup.is_some_and(|watch| worker.backend().take_fired(watch)) {
             mailboxes.clear_wakeup(id);
         }

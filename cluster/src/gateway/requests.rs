@@ -107,7 +107,8 @@ pub(super) enum Request {
 }
 
 impl Gateway {
-    /// Changes items of the configuration, all of them or none. The answer has the version that they came with.
+    /// Changes items of the configuration, all of them or none. The answer has the version that they came with; without
+    /// changes, the version that is stored.
     pub fn edit(&mut self, now: Duration, changes: Vec<Change>) -> RequestId {
         self.edit_if(now, changes, None)
     }
@@ -148,6 +149,11 @@ impl Gateway {
                     looked.map(|()| made).map_err(RequestError::Refused)
                 });
                 match made {
+                    Ok((version, ..)) if edit.changes.is_empty() => {
+                        let id = edit.id;
+                        self.edits.pop_front();
+                        self.answer(id, Ok(version - 1));
+                    }
                     Ok((version, compare, set)) => {
                         edit.writing = Some(version);
                         let keys = (compare, set);

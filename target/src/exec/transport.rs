@@ -210,6 +210,9 @@ pub trait Transport: Sized {
     /// Starts everything that was asked for.
     fn flush(&mut self);
 
+    /// The caller sleeps on [`Transport::fd`], which says that nothing has come since it looked: the next look may be spared.
+    fn expect_nothing(&mut self) {}
+
     /// Arms [`Transport::fd`]; `false` when there is something to poll. With [`WakeOn::Receives`] nobody waits for what
     /// was begun: its end need not make the descriptor readable.
     fn arm(&mut self, wake_on: WakeOn) -> bool;

@@ -89,7 +89,7 @@ impl Server {
 
     /// The descriptor to sleep on: readable when there is something to do.
     pub(crate) fn arm(&mut self) -> BorrowedFd<'_> {
-        self.reads.poll_next_turn();
+        self.reads.on_sleep();
         self.poller.fd()
     }
 

@@ -319,8 +319,7 @@ impl Transport for Tcp {
     }
 
     fn arm(&mut self) -> bool {
-        // A caller that sleeps is woken by epoll.
-        self.reads.poll_next_turn();
+        self.reads.on_sleep();
         self.events.is_empty() && self.arrivals.is_empty() && !self.can_send()
     }
 

@@ -325,8 +325,7 @@ impl Provider for IwarpProvider {
     }
 
     fn arm(&mut self, _: WakeOn) -> bool {
-        // A caller that sleeps is woken by epoll.
-        self.reads.poll_next_turn();
+        self.reads.on_sleep();
         let sendable = self.dirty.keys().any(|key| self.can_send(key));
         let completed = self.domain.completion_queues.iter().any(|queue| !queue.is_empty());
         self.events.is_empty() && self.strangers.is_empty() && !completed && !sendable

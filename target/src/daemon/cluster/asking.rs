@@ -48,6 +48,8 @@ pub(in crate::daemon) struct Asking {
     owner: Option<GatewayName>,
     /// Gateways that have not said that they serve it, and what that means.
     unconfirmed: Vec<String>,
+    /// Nothing is to be changed: so said the configuration of this version.
+    unchanged_at: Option<u64>,
 }
 
 /// How far it is.
@@ -56,8 +58,9 @@ enum Step {
     Trying(Tries, Option<Vec<Change>>),
     /// The group was asked.
     Asked(Ticket),
-    /// Somebody else was first: the edit is made again when this gateway has read the item with that version (0: none).
-    Behind(RequestError, String, u64),
+    /// Somebody else was first: the edit is made again when this gateway has read the item with that version (0: none), or the
+    /// whole configuration with it.
+    Behind(RequestError, Option<String>, u64),
     /// It answered: with a version of the configuration, or 0.
     Answered(u64),
     /// The gateway that was to get an ANA group does not take it.
@@ -87,6 +90,7 @@ impl Asking {
             why: None,
             owner: None,
             unconfirmed: Vec::new(),
+            unchanged_at: None,
         }
     }
 
@@ -144,6 +148,15 @@ impl Daemon {
         };
         let then = disks.map_or(Then::ServedByAll, Then::Served);
         Asking::new(step, then, self.common.clock.now())
+    }
+
+    /// Asks whether the configuration that was looked at is the one that is stored: nothing of it is to be changed. It may be in
+    /// force at no other gateway yet.
+    pub(super) fn ask_whether_it_is_so(&mut self) -> Option<Asking> {
+        let cluster = self.cluster.as_mut()?;
+        let step = Step::Asked(cluster.driver.ask(Request::Edit(Vec::new())));
+        let asking = Asking::new(step, Then::ServedByAll, self.common.clock.now());
+        Some(Asking { unchanged_at: Some(cluster.shared.version), ..asking })
     }
 
     /// Says what of changes can be had, and asks for nothing.
@@ -237,17 +250,27 @@ impl Daemon {
         match &mut asking.step {
             Step::Asked(ticket) => match cluster.answers.remove(ticket) {
                 None => {}
+                Some(Ok(version)) if asking.unchanged_at.is_some_and(|at| at < version) => {
+                    let error = RequestError::Changed { key: "the configuration".to_owned(), version };
+                    if asking.edit.is_none() || asking.edits >= EDITS_MAX {
+                        return Err(Fault::refused(error.to_string()));
+                    }
+                    asking.step = Step::Behind(error, None, version);
+                }
                 Some(Ok(version)) => asking.step = Step::Answered(version),
                 Some(Err(RequestError::Changed { key, version }))
                     if asking.edit.is_some() && asking.edits < EDITS_MAX =>
                 {
                     let error = RequestError::Changed { key: key.clone(), version };
-                    asking.step = Step::Behind(error, key, version);
+                    asking.step = Step::Behind(error, Some(key), version);
                 }
                 Some(Err(error)) => return Err(Fault::refused(error.to_string())),
             },
             Step::Behind(_, key, version) => {
-                let read = cluster.shared.items.get(key).map_or(0, |item| item.version);
+                let read = match key {
+                    Some(key) => cluster.shared.items.get(key).map_or(0, |item| item.version),
+                    None => cluster.shared.version,
+                };
                 if read >= *version
                     && (*version > 0 || read == 0)
                     && let Some(edit) = asking.edit.take()
@@ -486,6 +509,34 @@ mod tests {
         assert!(changing.refused.is_none() && step(&changing) == Some(false), "it was not asked again");
         assert_eq!(changing.items[0].change, "change-hosts");
         assert_eq!(changing.asking.map(|it| it.edits), Some(2));
+        daemon.stop(Duration::ZERO);
+    }
+
+    /// Somebody has changed it, and this gateway has not read that: it is not so.
+    #[test]
+    fn nothing_to_change_is_said_only_of_what_is_stored() {
+        let mut daemon = gateway();
+        let now = daemon.common.clock.now();
+        // What is read first has it already.
+        let is_so = core::cell::Cell::new(true);
+        let edit = move |draft: &mut nvmf_config::Draft| match is_so.replace(false) {
+            true => Ok(()),
+            false => draft.allow_host(NQN, "nqn.2026-11.com.example:first"),
+        };
+        let mut changing = daemon.change_group(&edit).unwrap();
+        let asking = changing.asking.as_mut().expect("what is stored is asked for");
+        asking.may_edit_again(Box::new(edit));
+        let Step::Asked(ticket) = asking.step else { panic!("it was not asked") };
+        daemon.on_group_answer(ticket, Ok(7));
+        daemon.advance_asking(&mut changing, now);
+        daemon.advance_asking(&mut changing, now);
+        let step =
+            |changing: &Changing| changing.asking.as_ref().map(|it| matches!(it.step, Step::Behind(..)));
+        assert_eq!(step(&changing), Some(true), "what was changed has not been read yet");
+        daemon.cluster.as_mut().unwrap().shared.version = 7;
+        daemon.advance_asking(&mut changing, now);
+        assert!(changing.refused.is_none() && step(&changing) == Some(false), "it was not asked again");
+        assert_eq!(changing.items[0].change, "change-hosts");
         daemon.stop(Duration::ZERO);
     }
 }

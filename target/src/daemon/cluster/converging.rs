@@ -75,13 +75,20 @@ impl Daemon {
         }
         cluster.converging = Some(op);
         cluster.shared = *shared;
-        cluster.known = known::known(&cluster.shared.items);
+        let known = core::mem::replace(&mut cluster.known, known::known(&cluster.shared.items));
         cluster.items = config.items().unwrap_or_default();
         cluster.left_out = left_out;
         // Before a subsystem is there that a host without its key could connect to.
         self.take_shared_keys(keys);
         self.show_accepted_sizes();
-        let changing = self.apply(&config, Origin::Group, None);
+        let away = self.take_away_others(&config, &known);
+        let mut changing = self.apply(&config, Origin::Group, None);
+        for ((nqn, nsid), pending) in away {
+            let name = format!("{nqn} namespace {nsid} (");
+            if let Some(at) = changing.items.iter().position(|item| item.name.starts_with(&name)) {
+                changing.wait_for(at, pending);
+            }
+        }
         self.await_changes(changing, Asker::Group(op));
     }
 

@@ -119,7 +119,13 @@ impl Daemon {
         let now = self.common.clock.now();
         let mut changing = Changing::new(Vec::new(), Origin::Command, now);
         let changes = self.changes_of_items(asked, &planned)?;
+        // What is stored comes to be so at each gateway when it is restarted: at one after the other another disk, or name.
+        if let Some(item) = items.iter().find(|item| item.effect == Effect::Refused) {
+            let why = item.note.as_deref().unwrap_or_default();
+            return Err(Fault::refused(format!("nothing was changed: {} {}: {why}", item.change, item.name)));
+        }
         if changes.is_empty() {
+            changing.asking = self.ask_whether_it_is_so();
             return Ok(changing);
         }
         let takes_away = planned.iter().any(|change| takes_away(&self.config, change));

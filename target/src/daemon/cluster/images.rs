@@ -7,7 +7,7 @@
 use super::super::Daemon;
 use super::super::disks::error_text;
 use super::leaving::{Cut, Leaving, close};
-use super::opening::{Fault, HANGS_AFTER, Opening};
+use super::opening::{Fault, HANGS_AFTER, Opening, is_another};
 use super::showing::Taken;
 use crate::cluster::ToDriver;
 use crate::exports::{Export, Through};
@@ -299,6 +299,14 @@ impl Daemon {
                 close(vec![disk]);
                 continue;
             };
+            // Which one is open here only to be looked at says nothing, where this gateway has not looked for a while.
+            if !self.is_as_known(&opening, &disk) {
+                let why = is_another();
+                tracing::error!("namespace {nsid} of {nqn}: {}", why.text);
+                self.note_failed(images, (nqn, nsid), why);
+                close(vec![disk]);
+                continue;
+            }
             let device = self.namespaces.take_device();
             let kept = match self.kept_of(&export, images.group) {
                 Ok(kept) => kept,

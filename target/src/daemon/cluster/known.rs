@@ -3,7 +3,7 @@
 //! the first time when it has shrunk.
 
 use super::super::Daemon;
-use super::super::changing::Changing;
+use super::super::changing::{Changing, Pending};
 use super::super::sizes::Looked;
 use super::Membership;
 use super::images::{Key, item, key_of};
@@ -14,7 +14,7 @@ use core::time::Duration;
 use nvmf_backend::Disk;
 use nvmf_block::{DeviceId, Geometry};
 use nvmf_cluster::configuration::{Change, Item as Stored};
-use nvmf_config::{Namespace, Subsystem};
+use nvmf_config::{Config, Namespace, Subsystem};
 use nvmf_subsystem::{NamespaceDefinition, Nqn};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -112,6 +112,14 @@ pub(super) struct Noting {
 }
 
 impl Membership {
+    /// Whether the group's configuration has such an item, readable or not.
+    fn has_item(&self, key: Option<String>) -> bool {
+        key.is_some_and(|key| {
+            self.shared.items.contains_key(&key)
+                || self.shared.unreadable.iter().any(|(name, _)| *name == key)
+        })
+    }
+
     /// What is known of this disk, if it is the one that is known.
     fn known_of(&self, export: &Export) -> Option<&Known> {
         let known = self.known.get(&key_of(export))?;
@@ -161,6 +169,42 @@ impl Daemon {
             Ok(Some(disk)) => Export { cut: Some(export.disk), disk, ..export },
             _ => export,
         }
+    }
+
+    /// Takes away what is another disk than the group serves under that number: the namespace was removed and added again while
+    /// this gateway did not look, and its name is another image's by now. `before`: what the group knew until now.
+    pub(super) fn take_away_others(
+        &mut self,
+        asked: &Config,
+        before: &BTreeMap<Key, Known>,
+    ) -> Vec<(Key, Vec<Pending>)> {
+        let Some(cluster) = &self.cluster else { return Vec::new() };
+        let is_other = |export: &&Export| {
+            let (key, shown) = (key_of(export), Known::shown(export));
+            match cluster.known.get(&key) {
+                Some(known) => !known.is_same_disk(&shown, &export.namespace),
+                // It goes with its namespace, and with what names the image.
+                None => before.contains_key(&key) && !cluster.has_item(size_of(&item(&key))),
+            }
+        };
+        let stays = |export: &&Export| {
+            let of = asked.subsystems.iter().filter(|subsystem| subsystem.nqn == export.nqn);
+            let mut of = of.flat_map(|subsystem| &subsystem.namespaces);
+            of.any(|new| {
+                let old = &export.namespace;
+                (new.nsid, new.uuid, &new.backing) == (old.nsid, old.uuid, &old.backing)
+            })
+        };
+        let shared = self.exports().iter().filter(|export| export.shared.is_some());
+        let others: Vec<Key> = shared.filter(stays).filter(is_other).map(key_of).collect();
+        let take_away = |(nqn, nsid): Key| {
+            tracing::warn!(
+                "namespace {nsid} of {nqn} was removed and added again meanwhile: the image of its name is opened anew"
+            );
+            self.forget_namespace(&nqn, nsid);
+            ((nqn, nsid), self.take_away(|export| export.is(&nqn, nsid)))
+        };
+        others.into_iter().map(take_away).collect()
     }
 
     /// Has all gateways show hosts the new size of an image that has shrunk; `false` if this is no gateway of a group.

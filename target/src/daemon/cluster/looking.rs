@@ -65,7 +65,7 @@ impl Daemon {
 
     /// Whether an image is what the group knows by its name: a gateway that was started since it was renamed has seen the
     /// other one only.
-    fn is_as_known(&self, opening: &Opening, disk: &Disk) -> bool {
+    pub(super) fn is_as_known(&self, opening: &Opening, disk: &Disk) -> bool {
         let known = self.cluster.as_ref().and_then(|cluster| cluster.known.get(&opening.key()));
         let found = Known::of(opening.namespace(), disk);
         known.zip(found).is_none_or(|(known, found)| known.is_same_disk(&found, opening.namespace()))

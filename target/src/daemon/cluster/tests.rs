@@ -287,6 +287,67 @@ fn image_that_is_another_disk_than_the_group_knows_is_not_served_and_stays_unkno
     daemon.stop(Duration::ZERO);
 }
 
+/// A gateway that did not look while a namespace was removed and added again, and its name became another image's.
+#[test]
+fn disk_that_is_another_one_than_the_group_serves_by_now_is_opened_anew() {
+    let nqn: Nqn = NQN.parse().unwrap();
+    let text = format!(
+        "[[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n[[subsystem.namespace]]\nnsid = 2\nmemory = \"1MiB\"\n"
+    );
+    let known = |uuid: &str| {
+        let known = json!({ "bytes": 1 << 20, "block_size": 4096, "uuid": uuid });
+        serde_json::from_value::<super::known::Known>(known).unwrap()
+    };
+    let other = known("b0e2a8d6-0049-50bc-9a3d-5e8aeaac9d6f");
+    // What the group knew before, what it knows now, whether that cannot be read, and whether the disk goes.
+    for (case, before, now, is_damaged, goes) in [
+        ("the same disk", Some("own"), Some("own"), false, false),
+        ("another one", Some("own"), Some("other"), false, true),
+        ("removed and added", Some("own"), None, false, true),
+        ("never opened until now", None, None, false, false),
+        ("what is known is damaged", Some("own"), None, true, false),
+    ] {
+        let mut daemon = gateway();
+        let asked = Config { subsystems: Config::parse(&text).unwrap().subsystems, ..daemon.config.clone() };
+        let changing = daemon.apply(&asked, Origin::Group, None);
+        daemon.await_changes(changing, Asker::Reload);
+        daemon.end_changes();
+        let export = &mut daemon.namespaces.open[0];
+        export.shared = Some(crate::exports::Shared { through: None });
+        let own = known(&uuid::Uuid::from_bytes(export.uuid).to_string());
+        let (device, of) = (export.device, |name: Option<&str>| {
+            name.map(|name| ((nqn, 2), if name == "own" { own } else { other })).into_iter().collect()
+        });
+        let cluster = daemon.cluster.as_mut().unwrap();
+        cluster.known = of(now);
+        if is_damaged {
+            cluster.shared.unreadable.push((format!("size/{NQN}/2"), "it is damaged".to_owned()));
+        }
+        let away = daemon.take_away_others(&asked, &of(before));
+        assert_eq!(away.iter().map(|(key, _)| *key).collect::<Vec<_>>(), [(nqn, 2); 1][..usize::from(goes)]);
+        assert_eq!(daemon.exports().iter().any(|export| export.device == device), !goes, "{case}");
+        // What is not in the configuration any more goes the usual way.
+        let without = Config { subsystems: Vec::new(), ..asked };
+        assert!(daemon.take_away_others(&without, &of(Some("own"))).is_empty(), "{case}");
+        daemon.stop(Duration::ZERO);
+    }
+}
+
+/// It would come to be so at the next start of each gateway, at one after the other.
+#[test]
+fn change_that_no_gateway_makes_while_it_runs_is_not_stored() {
+    let mut daemon = gateway();
+    let serial = daemon.config.subsystems[0].serial.clone();
+    let mut asked = daemon.config.clone();
+    asked.subsystems[0].model = "another".to_owned();
+    let refused = daemon.ask_for(&asked).err().unwrap().message;
+    for part in ["nothing was changed", "change-identity", "restart"] {
+        assert!(refused.contains(part), "{refused}");
+    }
+    assert_eq!(daemon.config.subsystems[0].serial, serial);
+    daemon.stop(Duration::ZERO);
+}
+
 #[test]
 fn size_that_was_accepted_is_nothing_that_is_left_out_and_goes_with_its_namespace() {
     let mut daemon = gateway();

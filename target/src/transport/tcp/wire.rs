@@ -238,9 +238,12 @@ impl Transport for Tcp {
         self.send_listed();
     }
 
+    fn expect_nothing(&mut self) {
+        self.reads.skip_next_turn();
+    }
+
     fn arm(&mut self, _: WakeOn) -> bool {
-        // A caller that sleeps is woken by epoll.
-        self.reads.poll_next_turn();
+        self.reads.on_sleep();
         let sendable = self.sends.keys().any(|queue| self.can_send(queue));
         self.events.is_empty() && self.arrivals.is_empty() && !sendable && !self.can_resume()
     }
