@@ -2,6 +2,7 @@
 
 use alloc::string::{String, ToString};
 use core::fmt;
+use core::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 /// The longest name of a gateway.
@@ -80,7 +81,10 @@ impl Address {
     /// Whether a fence of this address meets one client only. Nonce 0 means every client of that machine, ours included.
     #[must_use]
     pub fn names_one_client(&self) -> bool {
-        self.0.rsplit_once('/').is_some_and(|(_, nonce)| nonce.parse::<u64>().is_ok_and(|nonce| nonce != 0))
+        let Some((at, nonce)) = self.0.split_once('/') else { return false };
+        let at = ["v1:", "v2:", "any:"].iter().find_map(|kind| at.strip_prefix(kind)).unwrap_or(at);
+        // Ceph takes of a nonce what 32 bits hold.
+        at.parse::<SocketAddr>().is_ok() && nonce.parse::<u32>().is_ok_and(|nonce| nonce != 0)
     }
 }
 
@@ -106,8 +110,12 @@ mod tests {
 
     #[test]
     fn address_without_nonce_is_never_fenced() {
-        assert!(Address("127.0.0.1:0/123".into()).names_one_client());
-        for text in ["127.0.0.1:0/0", "127.0.0.1:0", "", "/", "127.0.0.1:0/x"] {
+        for text in ["127.0.0.1:0/123", "v1:127.0.0.1:6800/4294967295", "[fd00::1]:0/1"] {
+            assert!(Address(text.into()).names_one_client(), "{text:?}");
+        }
+        let none = ["127.0.0.1:0/0", "127.0.0.1:0", "", "/", "127.0.0.1:0/x", "127.0.0.1:0/4294967296"];
+        let others = ["127.0.0.1:0/0/7", "127.0.0.0/8", "range 127.0.0.0/8/1", "nonsense/5"];
+        for text in none.into_iter().chain(others) {
             assert!(!Address(text.into()).names_one_client(), "{text:?}");
         }
     }

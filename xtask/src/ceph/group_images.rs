@@ -227,6 +227,36 @@ pub(super) fn renamed(cluster: &mut Cluster) -> Result<()> {
     group.stop()
 }
 
+/// A gateway sleeps while a namespace is removed and added again under a name that is another image's by then: it comes to show
+/// the disk that the others serve, and takes it over as that.
+pub(super) fn readded(cluster: &mut Cluster) -> Result<()> {
+    let images = images("readded", 1);
+    let mut group = Group::start(cluster, "readded", 2, 1, &images)?;
+    let uuid = |group: &Group, number| field(group, number, 1, "uuid").filter(|it| it.is_string());
+    let before = uuid(&group, 0).context("it has no UUID")?;
+    until_within("both show the same disk", SOON, || uuid(&group, 1).as_ref() == Some(&before))?;
+    cluster.rbd("create --size 64M readded-other")?;
+    let (sleeper, image) = (group.pid(1)?, images[0].as_str());
+    signal(sleeper, "STOP")?;
+    group.change(0, &["namespace", "remove", NQN, "1"])?;
+    cluster.rbd(&format!("rename {image} readded-away"))?;
+    cluster.rbd(&format!("rename readded-other {image}"))?;
+    group
+        .change(0, &["namespace", "add", NQN, "--nsid=1", "--ana-group=1", &format!("--rbd=rbd/{image}")])?;
+    let after = uuid(&group, 0).context("it has no UUID")?;
+    ensure!(after != before, "it is the disk of before");
+    signal(sleeper, "CONT")?;
+    until_within("the one that slept shows the new disk", SOON, || uuid(&group, 1).as_ref() == Some(&after))?;
+    group.until_read(1)?;
+    group.kill(0)?;
+    group.until_served(1, 1, SOON)?;
+    until_within("the new disk is served", SOON, || {
+        field(&group, 1, 1, "state").is_some_and(|it| it == "served")
+    })?;
+    ensure!(uuid(&group, 1).as_ref() == Some(&after), "another disk was taken over");
+    group.stop()
+}
+
 /// Somebody has locked an image that is added: its ANA group stays where it is, and hosts go on with the others.
 pub(super) fn locked(cluster: &mut Cluster) -> Result<()> {
     let images = images("locked", 1);

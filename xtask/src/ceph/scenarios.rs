@@ -46,6 +46,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario { name: "group-unopened", short: false, run: group_images::unopened },
     Scenario { name: "group-replaced", short: false, run: group_images::replaced },
     Scenario { name: "group-renamed", short: false, run: group_images::renamed },
+    Scenario { name: "group-readded", short: false, run: group_images::readded },
     Scenario { name: "group-locked", short: false, run: group_images::locked },
     Scenario { name: "group-shrunk", short: false, run: group_images::shrunk },
     Scenario { name: "group-inactive", short: false, run: inactive::in_a_group },
