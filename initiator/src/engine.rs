@@ -389,7 +389,7 @@ impl<T: Transport> Engine<T> {
         let Some(association) = self.driver.association() else { return };
         let mut snapshot = self.observers.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
         snapshot.controller = association.controller().clone();
-        snapshot.namespaces = association.namespaces().to_vec();
+        snapshot.namespaces = self.driver.namespaces();
         snapshot.discovery_log = association.discovery_log().clone();
         snapshot.foreign = self.driver.foreign().collect();
         snapshot.paths = self.driver.paths();

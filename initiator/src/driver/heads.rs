@@ -10,7 +10,7 @@ use core::time::Duration;
 use nvme_proto::Nsid;
 use nvme_proto::admin::log_page::AnaState;
 use nvmf_block::{BlockError, Geometry};
-use nvmf_host::{Association, Mismatch, NamespaceIdentity};
+use nvmf_host::{Association, Mismatch, Namespace, NamespaceIdentity};
 use std::collections::{BTreeMap, VecDeque};
 
 /// For so long at least operations wait for a controller that is asked which disks it has: it answers in time, mostly.
@@ -267,6 +267,20 @@ impl<T: Transport> Driver<T> {
             self.heads.heads.insert(nsid, Head::new(identity, true));
             self.check_heads(now, None);
         }
+    }
+
+    /// The namespaces of [`Driver::association`], each as a path shows it that has the disk that was opened, where one has.
+    #[must_use]
+    pub fn namespaces(&self) -> Vec<Namespace> {
+        let of = |association: &Association, nsid| {
+            association.namespaces().iter().find(|namespace| namespace.nsid == nsid).cloned()
+        };
+        let opened = |nsid| {
+            let path = self.heads.heads.get(&nsid)?.shown_on.first()?;
+            of(self.paths[path].association.as_ref()?, nsid)
+        };
+        let shown = self.association().into_iter().flat_map(Association::namespaces);
+        shown.map(|namespace| opened(namespace.nsid).unwrap_or_else(|| namespace.clone())).collect()
     }
 
     /// The geometry of a namespace that is in use or was seen, as the paths to it showed it last: while it grows, the smallest size;

@@ -10,7 +10,7 @@ use nvme_proto::opcode::AdminOpcode;
 use nvme_proto::{Nsid, Status};
 use nvmf_block::{BlockError, BlockOp, BlockRange};
 use nvmf_host::admin::AdminCommand;
-use nvmf_host::{AdminData, AssociationConfig, Command, RecoveryPolicy};
+use nvmf_host::{AdminData, AssociationConfig, Command, NamespaceIdentity, RecoveryPolicy};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -277,6 +277,23 @@ fn path_to_another_disk_gets_no_io() {
     assert!(one.min(other) == 0 && one.max(other) == 32, "{one}, {other}");
     let foreign = rig.driver.paths().iter().filter(|path| path.state == ConnectionState::Foreign).count();
     assert_eq!((foreign, rig.driver.state()), (1, ConnectionState::Live));
+}
+
+#[test]
+fn namespace_is_told_as_the_path_shows_it_that_has_the_disk_that_was_opened() {
+    for path in [1, 0] {
+        let mut rig = Rig::start_pair(config(), |path, target| {
+            if path == 1 {
+                target.disks.insert(1, Disk::new(2, BLOCK, BLOCKS));
+            }
+        });
+        rig.run();
+        let association = rig.driver.paths[path].association.as_ref().unwrap();
+        let identity = NamespaceIdentity::new(association.controller(), &association.namespaces()[0]);
+        rig.driver.open(rig.now, identity.clone());
+        let told = rig.driver.namespaces();
+        assert_eq!((told.len(), told[0].uuid), (1, identity.uuid), "the disk of path {path} was opened");
+    }
 }
 
 #[test]
