@@ -92,6 +92,8 @@ pub struct Configuration {
     serial: u64,
     /// The one that is served, and the items of it that are broken.
     applied: Option<(u64, u64)>,
+    /// The last version that took something away which is still under way.
+    pub(crate) unfinished: Option<u64>,
     broken: Vec<(String, String)>,
 }
 

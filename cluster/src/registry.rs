@@ -71,6 +71,9 @@ pub struct Record {
     /// The version of the configuration that it serves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied: Option<u64>,
+    /// The last version of the configuration that has taken something away from hosts of which something is still under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unfinished: Option<u64>,
 }
 
 impl Record {

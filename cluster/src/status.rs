@@ -66,6 +66,9 @@ pub struct OtherStatus {
     pub trouble: Option<String>,
     /// The version of the configuration that it serves.
     pub applied: Option<u64>,
+    /// The last version that has taken something away from hosts of which something is still under way there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unfinished: Option<u64>,
 }
 
 impl OtherStatus {

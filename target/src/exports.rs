@@ -92,6 +92,17 @@ pub enum ExportFault {
         /// Of the one that hosts know.
         known: Uuid,
     },
+    /// The image is another namespace's already.
+    #[error(
+        "its image is that of namespace {nsid} of {nqn}, which had another name before: an image is there once. Remove one of \
+         the two"
+    )]
+    SameImage {
+        /// The other's subsystem.
+        nqn: Box<Nqn>,
+        /// The other.
+        nsid: u32,
+    },
     /// The disk does not answer.
     #[error("its disk has not been opened yet: the device or its file system does not answer")]
     Slow,

@@ -481,7 +481,7 @@ impl Gateway {
         let (groups, unopened) = (self.served(), self.unopened_here());
         let lacks = unopened.iter().flat_map(|(id, _)| self.lacks_of(*id)).take(LACKS_MAX).collect();
         let (listens, applied) = (self.idle.listens, self.configuration.applied());
-        let resting = self.resting();
+        let (resting, unfinished) = (self.resting(), self.configuration.unfinished);
         Record {
             process,
             addresses,
@@ -494,6 +494,7 @@ impl Gateway {
             lacks,
             resting,
             applied,
+            unfinished,
         }
     }
 

@@ -247,6 +247,13 @@ impl Gateway {
         self.advance(now);
     }
 
+    /// The last version of the configuration that was applied here and has taken something away of which something is still under
+    /// way, on a disk that does not answer: nobody may take it for done.
+    pub fn set_unfinished(&mut self, now: Duration, version: Option<u64>) {
+        self.configuration.unfinished = version;
+        self.advance(now);
+    }
+
     /// Hosts reach this gateway there from now on: for the other gateways' discovery.
     pub fn set_addresses(&mut self, now: Duration, addresses: Vec<String>) {
         self.identity.addresses = addresses;

@@ -105,6 +105,7 @@ impl Gateway {
             leaving: record.is_some_and(|record| record.leaving),
             trouble: peer.trouble().cloned(),
             applied: record.and_then(|record| record.applied),
+            unfinished: record.and_then(|record| record.unfinished),
         }
     }
 

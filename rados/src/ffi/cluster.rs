@@ -2,7 +2,7 @@
 
 use super::library::{Handle, NoLibrary, Rados, rados};
 use super::{Errno, c, check, into, text_of};
-use core::ffi::CStr;
+use core::ffi::{CStr, c_int};
 use core::ptr::{null, null_mut};
 use std::path::Path;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ impl Connection {
     /// Blocks for up to `client_mount_timeout`.
     pub(crate) fn connect(&self) -> Result<(), Errno> {
         // SAFETY: the handle is there.
-        check(unsafe { (self.functions.rados_connect)(self.handle) }).map(drop)
+        connected(unsafe { (self.functions.rados_connect)(self.handle) })
     }
 
     pub(crate) fn fsid(&self) -> Result<String, Errno> {
@@ -110,6 +110,15 @@ impl Connection {
     pub(super) fn watch_flush(&self) {
         // SAFETY: the handle is there. It fails only when it was never connected, and then there is no callback.
         let _ = unsafe { (self.functions.rados_watch_flush)(self.handle) };
+    }
+}
+
+/// What `rados_connect` has returned. Only 0 is success: where the session comes up as the time for it is over, it is a positive
+/// number, of a client that is taken apart already, and must not be used.
+fn connected(result: c_int) -> Result<(), Errno> {
+    match check(result)? {
+        0 => Ok(()),
+        _ => Err(libc::ETIMEDOUT),
     }
 }
 
@@ -176,4 +185,16 @@ pub(crate) fn version() -> Result<(i32, i32, i32), NoLibrary> {
     // SAFETY: three numbers are written.
     unsafe { (functions.rados_version)(&raw mut version.0, &raw mut version.1, &raw mut version.2) };
     Ok(version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn client_that_was_taken_apart_as_its_time_was_over_is_not_connected() {
+        assert_eq!(connected(0), Ok(()));
+        assert_eq!(connected(-libc::ENOENT), Err(libc::ENOENT));
+        assert_eq!(connected(1), Err(libc::ETIMEDOUT));
+    }
 }

@@ -139,6 +139,8 @@ pub enum ToDriver {
     Addresses(Vec<String>),
     /// Whether hosts can connect to this gateway.
     Listens(Listens),
+    /// The last version of the configuration that took something away which is still under way here.
+    Unfinished(Option<u64>),
     /// Give the groups away, and leave.
     Stop,
     /// Give the groups away and take none, or no longer.

@@ -111,7 +111,7 @@ impl Daemon {
             self.as_known(Export { counted, ..export })
         };
         let (others, opened): (Vec<_>, Vec<_>) =
-            opened.into_iter().map(|it| (self.is_another_disk(&it), it)).partition(|(why, _)| why.is_some());
+            opened.into_iter().map(|it| (self.is_wrong_image(&it), it)).partition(|(why, _)| why.is_some());
         let opened = opened.into_iter().map(|(_, export)| count(export));
         let (taken, mut faults) = self.attach(opened.collect(), 0..workers);
         faults.extend(others.into_iter().filter_map(|(why, export)| Some(fault(&export, why?))));

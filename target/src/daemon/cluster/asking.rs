@@ -48,6 +48,8 @@ pub(in crate::daemon) struct Asking {
     owner: Option<GatewayName>,
     /// Gateways that have not said that they serve it, and what that means.
     unconfirmed: Vec<String>,
+    /// Where something of before is still under way.
+    unfinished: Vec<String>,
     /// Nothing is to be changed: so said the configuration of this version.
     unchanged_at: Option<u64>,
 }
@@ -90,6 +92,7 @@ impl Asking {
             why: None,
             owner: None,
             unconfirmed: Vec::new(),
+            unfinished: Vec::new(),
             unchanged_at: None,
         }
     }
@@ -219,10 +222,32 @@ impl Daemon {
                     item.message = Some(text.clone());
                 }
             }
+            (Step::Answered(_), Then::ServedByAll)
+                if asking.why.is_none() && !asking.unfinished.is_empty() =>
+            {
+                let text = format!(
+                    "what hosts had begun before is still under way after {} s, on a disk that does not answer, at gateway {}: it \
+                     may be carried out yet",
+                    GROUP_TIMEOUT.as_secs(),
+                    asking.unfinished.join(", ")
+                );
+                if changing.items.is_empty() {
+                    changing.refused = Some(Fault::refused(format!("it is so already, and {text}")));
+                }
+                for item in changing.items.iter_mut().filter(|item| item.effect != Effect::Refused) {
+                    item.outcome = Some(Outcome::Unfinished);
+                    item.message = Some(text.clone());
+                }
+            }
             (Step::Answered(_), _) => {
                 let why = asking.why.unwrap_or_else(|| "`cluster status` says why".to_owned());
+                if changing.items.is_empty() {
+                    changing.refused =
+                        Some(Fault::refused(format!("it is so already, and not in force everywhere: {why}")));
+                }
+                // Something is taken away: hosts may have it still.
                 for item in changing.items.iter_mut().filter(|item| item.effect != Effect::Refused) {
-                    item.outcome = Some(Outcome::Waiting);
+                    item.outcome = Some(Outcome::Unfinished);
                     item.message = Some(format!("it is not done yet: {why}"));
                 }
             }
@@ -371,10 +396,16 @@ impl Daemon {
                 let gone = gone.into_iter().filter(|(_, it)| !it.stopped);
                 asking.unconfirmed = gone.map(|(name, it)| unconfirmed(name, it)).collect();
                 let first = held.first().map(|(name, _)| name);
+                let is_unfinished = |it: &OtherStatus| it.unfinished.is_some_and(|last| last >= *version);
+                let others = status.iter().flat_map(|status| &status.others);
+                let slow = others.filter(|(_, it)| it.lease == "held" && is_unfinished(it));
+                asking.unfinished = slow.map(|(name, _)| name.to_string()).collect();
+                let own = cluster.unfinished.holds_up(*version).then(|| "this one".to_owned());
+                asking.unfinished.extend(own);
                 asking.why = first.map(|name| {
                     format!("gateway {name} does not serve version {version} of the configuration yet")
                 });
-                is_here && status.is_some() && first.is_none()
+                is_here && status.is_some() && first.is_none() && asking.unfinished.is_empty()
             }
             Then::Moved(..) | Then::ServedByAll => false,
             Then::Nothing => true,

@@ -127,6 +127,7 @@ impl Daemon {
             let reason = reason.unwrap_or_else(|| "its image has not been opened yet".to_owned());
             broken.insert(item(&key), reason);
         }
+        self.note_unfinished(changing);
         // What was removed, and hosts saw without its image, is not seen any more when that is said.
         self.show_known_elsewhere();
         let Some(cluster) = &mut self.cluster else { return };

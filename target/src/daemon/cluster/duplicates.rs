@@ -3,12 +3,12 @@
 //! namespace that has been served goes on.
 
 use super::Membership;
-use super::known::size_of;
+use super::known::{SIZE, is_known, size_of};
 use crate::cluster::Request;
 use nvmf_cluster::configuration::{Change, Condition, Item};
 use nvmf_config::Rbd;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 type Items = BTreeMap<String, Item>;
 
@@ -24,6 +24,12 @@ fn image(key: &str, value: &Value) -> Option<String> {
     Some(format!("{pool}/{namespace}{}{snapshot}", part("image")?))
 }
 
+/// Which image it is, by what is known of it.
+fn identity(key: &str, value: &Value) -> Option<String> {
+    let known = value.get("image").filter(|_| is_known(key))?;
+    known.as_str().map(str::to_owned)
+}
+
 /// Has the group make these changes, if images that they add are those of no other namespace by then.
 pub(super) fn request(changes: Vec<Change>) -> Request {
     let is_set = |change: &&Change| change.value.is_some();
@@ -32,12 +38,21 @@ pub(super) fn request(changes: Vec<Change>) -> Request {
         .filter(is_set)
         .filter_map(|change| Some((image(&change.key, change.value.as_ref()?)?, change.key.clone())));
     let images: BTreeMap<String, String> = images.collect();
-    if images.is_empty() {
+    // Whatever their names are by now.
+    let identities: BTreeSet<String> =
+        changes.iter().filter_map(|change| identity(&change.key, change.value.as_ref()?)).collect();
+    if images.is_empty() && identities.is_empty() {
         return Request::Edit(changes);
     }
     let changed: Vec<String> = changes.iter().map(|change| change.key.clone()).collect();
     let are_free = move |items: &Items| {
         for (key, item) in items.iter().filter(|(key, _)| !changed.contains(key)) {
+            if identity(key, &item.value).is_some_and(|identity| identities.contains(&identity)) {
+                return Err(format!(
+                    "its image is there already, as {}, which had another name before",
+                    name(key)
+                ));
+            }
             let Some(image) = image(key, &item.value) else { continue };
             // One that has it already keeps it, and may be changed.
             let adds = |own: &String| {
@@ -55,7 +70,8 @@ pub(super) fn request(changes: Vec<Change>) -> Request {
 
 /// A namespace, for people.
 fn name(key: &str) -> String {
-    let parts = key.strip_prefix(NAMESPACE).and_then(|name| name.rsplit_once('/'));
+    let name = key.strip_prefix(NAMESPACE).or_else(|| key.strip_prefix(SIZE));
+    let parts = name.and_then(|name| name.rsplit_once('/'));
     parts.map_or_else(|| key.to_owned(), |(nqn, nsid)| format!("namespace {nsid} of {nqn}"))
 }
 
@@ -132,6 +148,30 @@ mod tests {
         let mut snapshot = set(10, Some("a"));
         snapshot.value.as_mut().unwrap()["rbd"]["snapshot"] = json!("monday");
         assert_eq!(asked(&[snapshot]), Ok(()));
+    }
+
+    #[test]
+    fn image_that_was_renamed_is_there_already_under_its_new_name() {
+        let known = |nsid: u32, image: &str| {
+            (format!("size/{NQN}/{nsid}"), Item { version: 7, value: json!({ "image": image }) })
+        };
+        let add = |image: &str, others: &[(&str, Option<Value>)]| {
+            let (key, item) = known(10, image);
+            let of_new = Change { key, value: Some(item.value), expect: None };
+            let others = others.iter().map(|(key, value)| Change {
+                key: (*key).to_owned(),
+                value: value.clone(),
+                expect: None,
+            });
+            let changes = [set(10, Some("new-name")), of_new].into_iter().chain(others);
+            let Request::EditIf(_, condition) = request(changes.collect()) else { panic!("no condition") };
+            condition.look_at(&items(&[(30, "a", 5)]).into_iter().chain([known(30, "u1")]).collect())
+        };
+        let text = add("u1", &[]).unwrap_err();
+        assert!(text.contains(&format!("namespace 30 of {NQN}")), "{text}");
+        assert_eq!(add("u2", &[]), Ok(()));
+        let (namespace, size) = (key(30), format!("size/{NQN}/30"));
+        assert_eq!(add("u1", &[(&namespace, None), (&size, None)]), Ok(()), "what goes makes room");
     }
 
     #[test]

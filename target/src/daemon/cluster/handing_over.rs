@@ -245,6 +245,7 @@ mod tests {
             leaving: trouble.is_some(),
             trouble: trouble.map(str::to_owned),
             applied: None,
+            unfinished: None,
         }
     }
 

@@ -119,8 +119,8 @@ impl Daemon {
     /// Why not even a look at a namespace's image succeeded.
     pub(super) fn never_seen(&self, key: &Key) -> Option<Fault> {
         let text = self.namespaces.fault(key)?;
-        let is_gone = self.namespaces.is_missing(key) || self.namespaces.is_another(key);
-        Some(Fault { text, is_gone })
+        let is_missing = self.namespaces.is_missing(key);
+        Some(Fault { text, is_gone: is_missing || self.namespaces.is_another(key), is_missing })
     }
 
     /// Tells the group's thread what is not open here, when that has changed: also what nobody can open.
@@ -420,7 +420,7 @@ pub(super) fn lack(key: &Key, why: Fault) -> Lack {
 
 /// What is open of an image is of no use any more.
 fn removed() -> Fault {
-    Fault { text: "the image was removed".to_owned(), is_gone: true }
+    Fault { text: "the image was removed".to_owned(), is_gone: true, is_missing: true }
 }
 
 /// The item of a namespace in the group's configuration.

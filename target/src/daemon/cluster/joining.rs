@@ -69,6 +69,7 @@ impl Membership {
             elsewhere: Default::default(),
             told,
             listens: Listens::NotYet,
+            unfinished: super::unfinished::Unfinished::default(),
             silent_since: None,
             has_listened: false,
             stopped: false,

@@ -6,6 +6,7 @@ use super::super::Daemon;
 use super::super::changing::{Changing, Pending};
 use super::super::sizes::Looked;
 use super::Membership;
+use super::duplicates::rank;
 use super::images::{Key, item, key_of};
 use crate::control::request::change::Item;
 use crate::exports::{Export, ExportFault, absent};
@@ -22,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use uuid::Uuid;
 
 /// The items, beside `namespace/…`.
-const SIZE: &str = "size/";
+pub(super) const SIZE: &str = "size/";
 
 /// What is known of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -148,12 +149,31 @@ impl Daemon {
 
     /// An image that was just opened is another one than the group serves under this number: the name is another one's now, and
     /// whoever has the right one open goes on with it.
-    pub(in crate::daemon) fn is_another_disk(&self, export: &Export) -> Option<ExportFault> {
+    fn is_another_disk(&self, export: &Export) -> Option<ExportFault> {
         let known = self.cluster.as_ref()?.known.get(&key_of(export))?;
         let found = Known::shown(export);
         let of = |it: &Known| it.image.unwrap_or(it.uuid);
         let another = || ExportFault::AnotherDisk { found: of(&found), known: of(known) };
         (!known.is_same_disk(&found, &export.namespace)).then(another)
+    }
+
+    /// Why an image that was just opened is not what the group means by this namespace.
+    pub(in crate::daemon) fn is_wrong_image(&self, export: &Export) -> Option<ExportFault> {
+        self.is_another_disk(export).or_else(|| {
+            let (nqn, nsid) = self.image_elsewhere(&key_of(export), &Known::shown(export))?;
+            export.shared.is_some().then(|| ExportFault::SameImage { nqn: Box::new(nqn), nsid })
+        })
+    }
+
+    /// The namespace that has this image already, under the name that it had: two ANA groups would serve one image, of which
+    /// neither fences the other's client. Of two that are known with it, the one that was changed last longest ago has it.
+    pub(super) fn image_elsewhere(&self, key: &Key, found: &Known) -> Option<Key> {
+        let cluster = self.cluster.as_ref()?;
+        let rank = |key: &Key| rank(&cluster.shared.items, &item(key));
+        let is_it = |(other, known): &(&Key, &Known)| {
+            *other != key && known.image.is_some() && known.image == found.image && rank(other) < rank(key)
+        };
+        cluster.known.iter().find(is_it).map(|(other, _)| *other)
     }
 
     /// An image that was just opened, as hosts are shown it: it may have shrunk while nobody here looked.

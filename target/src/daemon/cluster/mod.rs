@@ -17,6 +17,7 @@
 //! | `editing` | changes of the group's configuration |
 //! | `trying` | the images that a change adds or replaces, opened before the group is asked for it |
 //! | `taking_away` | which of these changes take something away from hosts |
+//! | `unfinished` | what changes of the group took away, and is still under way here |
 //! | `asking` | what operators ask of the group |
 //! | `telling` | what operators are told of it |
 //!
@@ -41,6 +42,7 @@ mod telling;
 #[cfg(test)]
 mod tests;
 mod trying;
+mod unfinished;
 
 use super::Daemon;
 use crate::cluster::{Driver, Kept, Shared, ToDaemon};
@@ -107,6 +109,7 @@ pub(super) struct Membership {
     told: Vec<String>,
     /// Whether hosts can connect to it, as the group's thread was told; and since when none of its listeners is up.
     listens: Listens,
+    unfinished: unfinished::Unfinished,
     silent_since: Option<Duration>,
     has_listened: bool,
     stopped: bool,
@@ -184,6 +187,7 @@ impl Daemon {
         self.advance_images();
         self.advance_looks();
         self.tell_unopened();
+        self.tell_unfinished();
         self.note_known();
         self.show_known_elsewhere();
         if self.cluster.as_ref().is_some_and(|cluster| cluster.images_until.is_some()) {

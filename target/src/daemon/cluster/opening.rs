@@ -34,11 +34,14 @@ pub(super) struct Fault {
     pub(super) text: String,
     /// There is none of this name, or it is another one: no gateway can open it, and who has it open goes on with it.
     pub(super) is_gone: bool,
+    /// The pool has none of this name: hosts are told that it is gone. One that another image has taken the place of may be there
+    /// under another name, and hosts wait for it.
+    pub(super) is_missing: bool,
 }
 
 impl From<String> for Fault {
     fn from(text: String) -> Self {
-        Self { text, is_gone: false }
+        Self { text, is_gone: false, is_missing: false }
     }
 }
 
@@ -46,7 +49,7 @@ impl From<String> for Fault {
 pub(super) fn is_another() -> Fault {
     let text = "the image was made anew, which is another disk: give the one that was there its name back, or remove the \
                 namespace and add it";
-    Fault { text: text.to_owned(), is_gone: true }
+    Fault { text: text.to_owned(), is_gone: true, is_missing: false }
 }
 
 /// An image that a thread of its own opens.
@@ -157,7 +160,8 @@ impl ToOpen {
         let opened = Disk::open_image(connection, &image, Some(block_size), read_only || only_read);
         let disk = opened.map_err(|error| {
             let text = error_text(&error);
-            Fault { text, is_gone: ExportFault::Open(error).is_missing() }
+            let is_missing = ExportFault::Open(error).is_missing();
+            Fault { text, is_gone: is_missing, is_missing }
         })?;
         if let Some(text) = cached(&disk) {
             return Err(text.to_owned().into());

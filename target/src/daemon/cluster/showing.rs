@@ -23,7 +23,8 @@ impl Daemon {
     /// in the group. One that hosts know and that cannot be opened stays: they wait for it, or find it on another path.
     pub(in crate::daemon) fn is_held_back(&self, export: &Export, is_known: bool) -> bool {
         let is_known = is_known || self.is_known_elsewhere(export);
-        self.is_closed_here(export) && (!is_known || self.image_trouble(export).is_some_and(|it| it.is_gone))
+        self.is_closed_here(export)
+            && (!is_known || self.image_trouble(export).is_some_and(|it| it.is_missing))
     }
 
     /// Whether its ANA group is served here without it.

@@ -169,6 +169,7 @@ mod tests {
             listens: Listens::Yes,
             trouble: trouble.map(str::to_owned),
             applied: None,
+            unfinished: None,
         }
     }
 

@@ -333,6 +333,38 @@ fn disk_that_is_another_one_than_the_group_serves_by_now_is_opened_anew() {
     }
 }
 
+/// An image that was renamed while it is served, and is added again under its new name: nobody fences both.
+#[test]
+fn image_that_another_namespace_has_under_another_name_is_served_once() {
+    let mut daemon = gateway();
+    let nqn: Nqn = NQN.parse().unwrap();
+    let known = |uuid: &str, image: &str| {
+        let known = json!({ "bytes": 1 << 20, "block_size": 4096, "uuid": uuid, "image": image });
+        serde_json::from_value::<super::known::Known>(known).unwrap()
+    };
+    let (one, other) = ("b0e2a8d6-0049-50bc-9a3d-5e8aeaac9d6f", "a2a0e7a1-2ff8-44a7-9a1c-111111111111");
+    let cluster = daemon.cluster.as_mut().unwrap();
+    let mut add = |nsid: u32, version| {
+        let value = json!({ "nsid": nsid, "rbd": { "image": format!("i{nsid}") } });
+        cluster.shared.items.insert(format!("namespace/{NQN}/{nsid}"), Item { version, value });
+    };
+    add(5, 7);
+    add(6, 9);
+    cluster.shared.items.insert(format!("size/{NQN}/5"), Item { version: 8, value: json!(null) });
+    cluster.known.insert((nqn, 5), known(one, one));
+    // Whatever UUID an operator gives it.
+    assert_eq!(daemon.image_elsewhere(&(nqn, 6), &known(other, one)), Some((nqn, 5)));
+    assert_eq!(daemon.image_elsewhere(&(nqn, 6), &known(one, other)), None, "another image");
+    assert_eq!(daemon.image_elsewhere(&(nqn, 5), &known(one, one)), None, "its own");
+    // Both are there, of an older version: the first goes on.
+    let cluster = daemon.cluster.as_mut().unwrap();
+    cluster.shared.items.insert(format!("size/{NQN}/6"), Item { version: 3, value: json!(null) });
+    cluster.known.insert((nqn, 6), known(other, one));
+    assert_eq!(daemon.image_elsewhere(&(nqn, 5), &known(one, one)), None);
+    assert_eq!(daemon.image_elsewhere(&(nqn, 6), &known(other, one)), Some((nqn, 5)));
+    daemon.stop(Duration::ZERO);
+}
+
 /// It would come to be so at the next start of each gateway, at one after the other.
 #[test]
 fn change_that_no_gateway_makes_while_it_runs_is_not_stored() {

@@ -5,12 +5,12 @@ use super::super::Daemon;
 use super::super::changing::Changing;
 use super::super::disks::error_text;
 use super::super::plan::Change as Planned;
-use super::images::item;
+use super::images::{Key, item};
 use super::known::Known;
 use super::opening::{OPENING_MAX, cached};
 use crate::control::protocol::Fault;
 use crate::control::request::change::{Effect, Item, Outcome};
-use crate::exports::{describe, shared_image};
+use crate::exports::{ExportFault, describe, shared_image};
 use crate::limits::GROUP_TIMEOUT;
 use core::time::Duration;
 use nvmf_backend::{Disk, DiskSpec};
@@ -32,6 +32,7 @@ struct Try {
     at: usize,
     /// The namespace's item.
     of: String,
+    key: Key,
     namespace: Namespace,
     /// What hosts have there until now.
     replaces: Option<String>,
@@ -99,6 +100,7 @@ impl Daemon {
             (is_asked_for && matches!(new.backing, Backing::Rbd(_))).then(|| Try {
                 at,
                 of,
+                key: (*nqn, new.nsid),
                 namespace: new.clone(),
                 replaces: self.backing_of(nqn, new.nsid),
                 told: None,
@@ -129,6 +131,11 @@ impl Daemon {
             };
             tries.until = now + GROUP_TIMEOUT;
             it.told = None;
+            let told =
+                told.and_then(|known| match known.and_then(|known| self.image_elsewhere(&it.key, &known)) {
+                    Some((nqn, nsid)) => Err(ExportFault::SameImage { nqn: Box::new(nqn), nsid }.to_string()),
+                    None => Ok(known),
+                });
             match told {
                 Ok(known) => tries.known.extend(known.and_then(|known| known.change(&it.of, None))),
                 Err(text) => tries.refused.push((it, text)),
