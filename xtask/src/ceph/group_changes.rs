@@ -332,7 +332,13 @@ fn mistyped(cluster: &Cluster, group: &Group, image: &str) -> Result<()> {
     ensure!(backing.as_str().is_some_and(|it| it.contains(image)), "namespace 1 is {backing}");
     group.until_read(11)?;
     println!("  a file that names an image which is not there took no disk from a host");
-    group.change(0, &["namespace", "remove", NQN, "11"])
+    let saved = group.ask(0, &["save"])?["result"]["text"].as_str().context("a text")?.to_owned();
+    ensure!(saved.contains("nsid = 11"), "{saved}");
+    std::fs::write(&file, saved.replace("nsid = 11", "nsid = 12"))?;
+    group.change(0, &["apply", path])?;
+    group.until_read(12)?;
+    println!("  an image has another NSID");
+    group.change(0, &["namespace", "remove", NQN, "12"])
 }
 
 /// The passphrase is in a file of each gateway. One that lacks it says so, and shows no ciphertext.

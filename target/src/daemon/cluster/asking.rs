@@ -396,11 +396,13 @@ impl Daemon {
                 let gone = gone.into_iter().filter(|(_, it)| !it.stopped);
                 asking.unconfirmed = gone.map(|(name, it)| unconfirmed(name, it)).collect();
                 let first = held.first().map(|(name, _)| name);
-                let is_unfinished = |it: &OtherStatus| it.unfinished.is_some_and(|last| last >= *version);
+                // What is so already may be what an earlier version made.
+                let from = if asking.unchanged_at.is_some() { 0 } else { *version };
+                let is_unfinished = |it: &OtherStatus| it.unfinished.is_some_and(|last| last >= from);
                 let others = status.iter().flat_map(|status| &status.others);
                 let slow = others.filter(|(_, it)| it.lease == "held" && is_unfinished(it));
                 asking.unfinished = slow.map(|(name, _)| name.to_string()).collect();
-                let own = cluster.unfinished.holds_up(*version).then(|| "this one".to_owned());
+                let own = cluster.unfinished.holds_up(from).then(|| "this one".to_owned());
                 asking.unfinished.extend(own);
                 asking.why = first.map(|name| {
                     format!("gateway {name} does not serve version {version} of the configuration yet")

@@ -17,6 +17,7 @@ use nvmf_backend::{Disk, DiskSpec};
 use nvmf_cluster::configuration::Change;
 use nvmf_config::{Backing, Items, Namespace, Rbd};
 use nvmf_subsystem::Nqn;
+use std::collections::BTreeSet;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use toml::Table;
 
@@ -42,6 +43,8 @@ struct Try {
 /// All of a request.
 pub(super) struct Tries {
     left: Vec<Try>,
+    /// The items that the request changes.
+    changed: BTreeSet<String>,
     /// What is known of those that can be had.
     known: Vec<Change>,
     /// Those that cannot, with the reason.
@@ -109,7 +112,8 @@ impl Daemon {
         let left = planned.iter().enumerate().filter_map(one).collect();
         let now = self.common.clock.now();
         let (until, all_until) = (now + GROUP_TIMEOUT, now + ALL_TIMEOUT);
-        Tries { left, known: Vec::new(), refused: Vec::new(), until, all_until }
+        let changed = changes.iter().map(|change| change.key.clone()).collect();
+        Tries { left, changed, known: Vec::new(), refused: Vec::new(), until, all_until }
     }
 
     fn backing_of(&self, nqn: &Nqn, nsid: u32) -> Option<String> {
@@ -131,11 +135,10 @@ impl Daemon {
             };
             tries.until = now + GROUP_TIMEOUT;
             it.told = None;
-            let told =
-                told.and_then(|known| match known.and_then(|known| self.image_elsewhere(&it.key, &known)) {
-                    Some((nqn, nsid)) => Err(ExportFault::SameImage { nqn: Box::new(nqn), nsid }.to_string()),
-                    None => Ok(known),
-                });
+            let told = told.and_then(|known| {
+                let fault = known.and_then(|known| self.renamed_elsewhere(&tries.changed, &it, &known));
+                fault.map_or(Ok(known), |fault| Err(fault.to_string()))
+            });
             match told {
                 Ok(known) => tries.known.extend(known.and_then(|known| known.change(&it.of, None))),
                 Err(text) => tries.refused.push((it, text)),
@@ -152,6 +155,15 @@ impl Daemon {
                 it.told = self.try_to_open(image, &it.namespace);
             }
         }
+    }
+
+    /// The namespace that has the image under another name, and keeps it. Who has it under this one is found where the group is
+    /// asked.
+    fn renamed_elsewhere(&self, changed: &BTreeSet<String>, it: &Try, known: &Known) -> Option<ExportFault> {
+        let (nqn, nsid) = self.image_elsewhere(&it.key, known)?;
+        let is_renamed = self.backing_of(&nqn, nsid) != Some(describe(&it.namespace.backing));
+        let keeps_it = !changed.contains(&item(&(nqn, nsid)));
+        (is_renamed && keeps_it).then(|| ExportFault::SameImage { nqn: Box::new(nqn), nsid })
     }
 
     /// Opens an image, read-only, in a thread of its own.
