@@ -2,6 +2,7 @@
 //!
 //! | file | what it does |
 //! |---|---|
+//! | `addresses` | where hosts reach this gateway, and no other one |
 //! | `membership` | the own lease, the own record, the range of Controller IDs; the others |
 //! | `reading` | reads the objects of the group when a hint or the time asks for it |
 //! | `ownership` | which groups are taken, moved and given up |
@@ -15,6 +16,7 @@
 //! Everything is decided by state, in `advance`, after every event: what is stored, what is known of others, at which step
 //! each group is. A reply only moves on what waited for it. So it does not matter which events were lost, or came twice.
 
+mod addresses;
 mod convergence;
 mod images;
 mod membership;

@@ -86,6 +86,9 @@ pub struct Other {
     pub stopped: bool,
     /// Where hosts reach it.
     pub addresses: Vec<String>,
+    /// Those that the gateway that is asked has as well.
+    #[serde(default)]
+    pub shares: Vec<String>,
     /// Its version.
     pub software: Option<String>,
     /// ANA groups that it serves.
@@ -160,8 +163,18 @@ impl fmt::Display for ClusterStatus {
             writeln!(f, "cut off from the storage cluster: what follows is as of {as_of_s} s ago")?;
         }
         for (name, other) in &self.others {
-            let Other { lease, dead_s, stopped, addresses, software, groups, leaving, trouble, applied } =
-                other;
+            let Other {
+                lease,
+                dead_s,
+                stopped,
+                addresses,
+                shares,
+                software,
+                groups,
+                leaving,
+                trouble,
+                applied,
+            } = other;
             if *stopped {
                 writeln!(f, "gateway {name}: stopped (`ctl cluster remove {name}` if it is gone for good)")?;
                 continue;
@@ -179,6 +192,9 @@ impl fmt::Display for ClusterStatus {
                 write!(f, ": {}", addresses.join(" "))?;
             }
             writeln!(f)?;
+            if !shares.is_empty() {
+                writeln!(f, "  hosts reach it or this gateway, not both, at {}", shares.join(" "))?;
+            }
             trouble.iter().try_for_each(|trouble| writeln!(f, "  cannot take ANA groups now: {trouble}"))?;
         }
         let Configuration { version, applied, broken, refused } = &self.configuration;

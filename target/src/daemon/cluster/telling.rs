@@ -64,7 +64,8 @@ impl Daemon {
             // Who is cut off, or no member, knows nothing of the others.
             let knows = matches!(status.state, "member" | "drained" | "unreachable");
             let others = status.others.iter().filter(|_| knows);
-            lines.extend(others.filter_map(|(name, other)| lacking(name, other)));
+            lines.extend(others.clone().filter_map(|(name, other)| lacking(name, other)));
+            lines.extend(others.filter_map(|(name, other)| sharing(name, other)));
             // Wherever they are served: whoever asks any gateway is to know.
             lines.extend(status.groups.iter().filter(|_| knows).filter_map(|(id, group)| {
                 let is_used = self.keys_in_group(*id).next().is_some();
@@ -152,6 +153,20 @@ fn lacking(name: &GatewayName, other: &OtherStatus) -> Option<String> {
     }
 }
 
+/// That hosts are told of an address which is both this gateway's and another's. One that is each machine's own may be: a gateway
+/// that has no other is no member.
+fn sharing(name: &GatewayName, other: &OtherStatus) -> Option<String> {
+    let is_local = |place: &&String| place.contains("//127.0.0.1:") || place.contains("//[::1]:");
+    let shared: Vec<&str> = other.shares.iter().filter(|it| !is_local(it)).map(String::as_str).collect();
+    (!shared.is_empty()).then(|| {
+        format!(
+            "gateway {name} has {}, too: hosts reach one of the two there, and wait for the ANA groups of the other: correct \
+             [cluster] addresses, or the listener, in the file of one of them, and restart it",
+            shared.join(" and ")
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,6 +178,7 @@ mod tests {
             stopped: false,
             boot: None,
             addresses: Vec::new(),
+            shares: Vec::new(),
             software: None,
             groups: Some(0),
             leaving: false,
@@ -170,6 +186,22 @@ mod tests {
             trouble: trouble.map(str::to_owned),
             applied: None,
         }
+    }
+
+    #[test]
+    fn address_of_two_gateways_is_not_well_unless_it_is_each_hosts_own() {
+        let name = GatewayName::new("gw2").unwrap();
+        let said = |shares: &[&str]| {
+            let shares = shares.iter().map(|it| (*it).to_owned()).collect();
+            sharing(&name, &OtherStatus { shares, ..other("held", None) }).unwrap_or_default()
+        };
+        assert_eq!(said(&[]), "");
+        assert_eq!(said(&["tcp://127.0.0.1:4420"]), "");
+        let said = said(&["tcp://192.0.2.1:4420", "tcp://127.0.0.1:4420", "rdma://192.0.2.1:4420"]);
+        assert!(
+            said.starts_with("gateway gw2 has tcp://192.0.2.1:4420 and rdma://192.0.2.1:4420, too: "),
+            "{said}"
+        );
     }
 
     #[test]
