@@ -2,8 +2,8 @@
 
 use super::{Kind, OpenError, whole_blocks};
 use nvmf_block::{Geometry, Preferred};
-pub use nvmf_rados::Presence;
 use nvmf_rados::{Cluster, ClusterSpec, Encryption, Image, ImageSpec, Pool};
+pub use nvmf_rados::{Opener, Presence};
 use std::io;
 use std::sync::Arc;
 
