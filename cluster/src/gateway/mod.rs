@@ -118,6 +118,7 @@ pub struct Gateway {
     /// When items that are broken are tried again.
     broken_from: Duration,
     edits: VecDeque<Edit>,
+    has_made_group: bool,
     /// What of the groups that are served here cannot be opened.
     unopened: BTreeMap<GroupId, Unopened>,
 }
@@ -156,6 +157,7 @@ impl Gateway {
             converge_from: Duration::ZERO,
             broken_from: Duration::ZERO,
             edits: VecDeque::new(),
+            has_made_group: false,
             unopened: BTreeMap::new(),
         };
         gateway.advance(now);
@@ -193,7 +195,7 @@ impl Gateway {
             Purpose::Map => self.on_map(now, op, reply),
             Purpose::Registry => self.on_registry(now, op, reply),
             Purpose::Configuration => self.on_configuration(now, op, reply),
-            Purpose::Create => self.on_created(),
+            Purpose::Create => self.on_created(&reply),
             Purpose::Converge { state } => self.on_converged(now, state, reply),
             Purpose::Group(group) => self.on_group(now, group, op, reply),
             Purpose::Wish => self.on_wish(),
@@ -269,6 +271,12 @@ impl Gateway {
     #[must_use]
     pub fn configuration(&self) -> &Configuration {
         &self.configuration
+    }
+
+    /// Whether this run has made the group's configuration: there was none.
+    #[must_use]
+    pub fn has_made_group(&self) -> bool {
+        self.has_made_group
     }
 
     /// The reservations of a group that is being opened or served here.

@@ -136,6 +136,9 @@ functions! {
         rados_read_op_operate(Handle, Handle, Text, c_int) -> c_int;
         rados_omap_get_next2(Handle, *mut *mut c_char, *mut *mut c_char, *mut usize, *mut usize) -> c_int;
         rados_omap_get_end(Handle);
+        rados_nobjects_list_open(Handle, *mut Handle) -> c_int;
+        rados_nobjects_list_next(Handle, *mut Text, *mut Text, *mut Text) -> c_int;
+        rados_nobjects_list_close(Handle);
         rados_lock_exclusive(Handle, Text, Text, Text, Text, *const Timeval, u8) -> c_int;
         rados_unlock(Handle, Text, Text, Text) -> c_int;
         rados_break_lock(Handle, Text, Text, Text, Text) -> c_int;

@@ -49,6 +49,15 @@ pub struct ClusterRemoveItem {
 /// The answer to `cluster status`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClusterStatus {
+    /// The group's name.
+    #[serde(default)]
+    pub group: String,
+    /// The pool with its state.
+    #[serde(default)]
+    pub pool: String,
+    /// The namespace of the pool.
+    #[serde(default)]
+    pub namespace: Option<String>,
     /// The gateway that is asked.
     pub gateway: String,
     /// `joining`, `member`, `suspended`, `drained`, `unreachable`, `refused`, `stopping` or `stopped`.
@@ -150,6 +159,11 @@ pub struct Configuration {
 
 impl fmt::Display for ClusterStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let namespace = self.namespace.as_ref().map(|name| format!("/{name}")).unwrap_or_default();
+        // An older target does not say.
+        if !self.group.is_empty() {
+            writeln!(f, "group {} in the pool {}{namespace}", self.group, self.pool)?;
+        }
         write!(f, "gateway {}: {}", self.gateway, self.state)?;
         if let Some((first, last)) = self.controller_ids {
             write!(f, ", Controller IDs {first} to {last}")?;

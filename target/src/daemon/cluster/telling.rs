@@ -93,6 +93,19 @@ impl Daemon {
         lines
     }
 
+    /// What is missing before hosts can use a disk. Whoever adds it to a group that a typing error has made has two groups that
+    /// serve one disk.
+    pub(in crate::daemon) fn serves_nothing(&self) -> Option<String> {
+        let what = self.config.serves_nothing()?.to_owned();
+        let beside = self.cluster.as_ref().map(|cluster| cluster.driver.made_beside()).unwrap_or_default();
+        let Some(of) = self.config.cluster.as_ref().filter(|_| !beside.is_empty()) else { return Some(what) };
+        Some(format!(
+            "{what}. This gateway has made its group, {}: the pool has {}, too: correct [cluster] if it was to be one of these",
+            of.group,
+            beside.join(", ")
+        ))
+    }
+
     /// The gateways that own ANA groups, by the number of the group, with the items of namespaces that they cannot open.
     pub(in crate::daemon) fn owners(&self) -> BTreeMap<u32, (String, Vec<String>)> {
         let status = self.cluster.as_ref().and_then(|cluster| cluster.driver.status());
@@ -106,6 +119,11 @@ impl Daemon {
     pub(in crate::daemon) fn cluster_answer(&self) -> Result<Value, Fault> {
         let status = self.group_status()?;
         let mut answer = serde_json::to_value(&status).map_err(|error| Fault::refused(error.to_string()))?;
+        if let Some(of) = &self.config.cluster {
+            answer["group"] = of.group.as_str().into();
+            answer["pool"] = of.pool.as_str().into();
+            answer["namespace"] = of.namespace.as_deref().into();
+        }
         for (id, group) in &status.groups {
             let place = &mut answer["groups"][id.0.to_string()];
             let state = AnaState(group.ana);
