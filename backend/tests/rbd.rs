@@ -366,6 +366,18 @@ fn other_clients_that_have_an_image_open_are_listed_with_the_one_that_writes() {
 
 #[test]
 #[ignore = "needs a Ceph cluster, named by NVMF_TEST_CEPH"]
+fn image_that_is_empty_or_in_no_namespace_is_refused_with_what_to_do() {
+    let image = Image::new("empty", 0);
+    let refused =
+        |source: ImageSource| Disk::open(&DiskSpec::Rbd(source), None, true).unwrap_err().to_string();
+    let text = refused(image.source());
+    assert!(text.contains(&format!("(rbd resize --size 10G rbd/{})", image.name)), "{text}");
+    let text = refused(ImageSource { namespace: Some("none".into()), ..image.source() });
+    assert!(text.contains("or no namespace none in its pool (rbd namespace ls)"), "{text}");
+}
+
+#[test]
+#[ignore = "needs a Ceph cluster, named by NVMF_TEST_CEPH"]
 fn encrypted_image_is_decrypted_with_its_passphrase() {
     for (luks, format) in [(1, "luks1"), (2, "luks2")] {
         let image = Image::new(format, 64);

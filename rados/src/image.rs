@@ -94,7 +94,7 @@ impl Image {
             if errno == libc::ESHUTDOWN {
                 pool.cluster().on_fenced();
             }
-            Error::new(format!("cannot {doing} the image {named}"), errno)
+            pool.refused(format!("cannot {doing} the image {named}"), errno)
         };
         let open = |mode| ffi::Image::open(&pool.inner, name, snapshot, mode);
         // Who may only read cannot watch: a watch is a write.
@@ -104,7 +104,11 @@ impl Image {
         }
         let mut inner = opened.map_err(|errno| match errno {
             libc::ENOENT => {
-                let advice = "there is none of that name, or its snapshot or parent is missing: see rbd ls, rbd snap ls";
+                let of = pool.namespace().map(|namespace| format!(", or no namespace {namespace} in its pool (rbd namespace ls)"));
+                let advice = format!(
+                    "there is none of that name{}, or its snapshot or parent is missing: see rbd ls, rbd snap ls",
+                    of.unwrap_or_default()
+                );
                 Error::with(format!("cannot open the image {named}"), errno, advice)
             }
             errno => failed("open", errno),

@@ -119,6 +119,11 @@ impl Pool {
         &self.name
     }
 
+    /// The namespace.
+    pub(crate) fn namespace(&self) -> Option<&str> {
+        self.namespace.as_deref()
+    }
+
     /// Its number, which a new pool of the same name does not have.
     #[must_use]
     pub fn id(&self) -> i64 {
@@ -134,7 +139,12 @@ impl Pool {
         if errno == libc::ESHUTDOWN {
             self.cluster.on_fenced();
         }
-        Error::new(format!("cannot {doing} object {object} of pool {}", self.name), errno)
+        self.refused(format!("cannot {doing} object {object} of pool {}", self.name), errno)
+    }
+
+    /// What failed in this pool.
+    pub(crate) fn refused(&self, what: String, errno: i32) -> Error {
+        Error::in_pool(what, errno, (&self.pool, &self.cluster.spec().user))
     }
 
     /// All keys of an object.

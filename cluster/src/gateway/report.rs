@@ -74,6 +74,12 @@ impl Gateway {
         }
     }
 
+    /// Whether what it tried last failed, to have its lease or to write its record.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.own.failure.is_some()
+    }
+
     /// Of one that is not to have groups.
     fn what_it_takes(&self) -> &'static str {
         match self.others().next() {

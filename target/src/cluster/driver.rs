@@ -343,6 +343,9 @@ impl Thread {
         }
         match &state {
             (word @ ("suspended" | "refused"), Some(why)) => tracing::error!("this gateway is {word}: {why}"),
+            ("joining", Some(why)) if self.gateway.has_failed() => {
+                tracing::error!("this gateway is joining: {why}; it is tried again");
+            }
             (word, Some(why)) => tracing::info!("this gateway is {word}: {why}"),
             (word, None) => tracing::info!("this gateway is {word}"),
         }
