@@ -1,7 +1,7 @@
 //! Images of a real Ceph cluster, whose configuration file `NVMF_TEST_CEPH` names. `cargo xtask ceph` starts one and runs
 //! these. Each makes images of its own in the pool `rbd`, and removes them.
 
-use nvmf_backend::{Devices, DevicesOptions, Disk, DiskSpec, ImageSource, Presence};
+use nvmf_backend::{Devices, DevicesOptions, Disk, DiskSpec, ImageSource, Opener, Presence};
 use nvmf_block::{Backend, BlockError, BlockOp, BlockRange, Buffer, Completion, DeviceId, Tag, conformance};
 use nvmf_memory::Memory;
 use nvmf_rados::{Cluster, ClusterSpec, Encryption};
@@ -342,6 +342,38 @@ fn fenced_client_has_a_path_error_and_a_new_one_serves() {
     let mut again = self::devices(&open());
     let (_memory, from) = buffer(&mut again, 4096);
     assert_eq!(run(&mut again, BlockOp::Write { range, from, fua: false }), Ok(()));
+}
+
+#[test]
+#[ignore = "needs a Ceph cluster, named by NVMF_TEST_CEPH"]
+fn other_clients_that_have_an_image_open_are_listed_with_the_one_that_writes() {
+    let image = Image::new("opened", 16);
+    let look = || Disk::open(&DiskSpec::Rbd(image.source()), None, true).unwrap();
+    let own = look();
+    assert_eq!(look().other_openers().unwrap(), [], "this client has it open twice");
+    drop(own);
+    let other = Cluster::connect(&cluster()).unwrap();
+    let disk = Disk::open_image(&other, &image.source(), None, false).unwrap();
+    let address = other.address().unwrap();
+    let opener = |has_lock| [Opener { address: address.clone(), has_lock }];
+    assert_eq!(look().other_openers().unwrap(), opener(false));
+    let mut devices = devices(&disk);
+    let (_memory, from) = buffer(&mut devices, 4096);
+    let write = BlockOp::Write { range: BlockRange::new(0, 1), from, fua: false };
+    assert_eq!(run(&mut devices, write), Ok(()));
+    assert_eq!(look().other_openers().unwrap(), opener(true));
+}
+
+#[test]
+#[ignore = "needs a Ceph cluster, named by NVMF_TEST_CEPH"]
+fn image_that_is_empty_or_in_no_namespace_is_refused_with_what_to_do() {
+    let image = Image::new("empty", 0);
+    let refused =
+        |source: ImageSource| Disk::open(&DiskSpec::Rbd(source), None, true).unwrap_err().to_string();
+    let text = refused(image.source());
+    assert!(text.contains(&format!("(rbd resize --size 10G rbd/{})", image.name)), "{text}");
+    let text = refused(ImageSource { namespace: Some("none".into()), ..image.source() });
+    assert!(text.contains("or no namespace none in its pool (rbd namespace ls)"), "{text}");
 }
 
 #[test]

@@ -77,8 +77,9 @@ pub(crate) struct PeerLease {
     pub(crate) poll: Option<(OpId, Duration)>,
     /// When the next one is due.
     pub(crate) due: Duration,
-    /// Who had it when it was looked at last.
+    /// Who had it when it was looked at last, and when that look was begun.
     held: Option<Locker>,
+    looked: Option<Duration>,
     /// When it was first seen expired without a break, and when last.
     expired: Option<(Duration, Duration)>,
     /// Before this nothing counts: the store was slow with this lease.
@@ -115,8 +116,13 @@ impl PeerLease {
             decides_at.filter(|at| (self.due..self.due + timing.poll).contains(at)).unwrap_or(self.due);
         let boot = |locker: &Option<Locker>| locker.as_ref().map(|locker| locker.cookie.clone());
         let changed = boot(&self.held) != boot(&holder);
-        self.held = holder;
+        (self.held, self.looked) = (holder, Some(sent));
         changed
+    }
+
+    /// Whether a look that was begun since then has had an answer.
+    pub(crate) fn was_looked_at(&self, since: Duration) -> bool {
+        self.looked.is_some_and(|begun| begun >= since)
     }
 
     /// Whether nobody had it when it was looked at last.

@@ -44,7 +44,7 @@ pub struct Record {
     /// Its run.
     #[serde(flatten)]
     pub process: Process,
-    /// Where hosts reach it, for discovery: opaque here.
+    /// Where hosts reach it, for discovery: what stands before a `?` is where, and opaque here.
     pub addresses: Vec<String>,
     /// Its version.
     pub software: String,
@@ -99,6 +99,13 @@ impl Record {
     pub(crate) fn encode(&self) -> Vec<u8> {
         encode(self)
     }
+}
+
+/// Where hosts reach the disks of a gateway, by its addresses. An address for discovery only may be that of several.
+pub(crate) fn places(addresses: &[String]) -> impl Iterator<Item = &str> {
+    let both = addresses.iter().map(|address| address.split_once('?').unwrap_or((address, "")));
+    let for_disks = both.filter(|(_, options)| options.split('&').all(|option| option != "discovery=only"));
+    for_disks.map(|(place, _)| place)
 }
 
 /// Which gateway has which range. It is one value, so that a compare-and-set of it gives no range twice. A range stays with

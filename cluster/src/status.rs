@@ -56,6 +56,8 @@ pub struct OtherStatus {
     pub listens: Listens,
     /// Where hosts reach it.
     pub addresses: Vec<String>,
+    /// Those that the gateway that is asked has as well: hosts reach one of the two only.
+    pub shares: Vec<String>,
     /// Its version.
     pub software: Option<String>,
     /// ANA groups that it serves, by its record; of who is dead, those that nobody has taken.

@@ -39,6 +39,20 @@ impl Error {
         Self::Failed { what: what.into(), errno, advice }
     }
 
+    /// Of what is in a pool, as that user.
+    pub(crate) fn in_pool(what: impl Into<String>, errno: i32, (pool, user): (&str, &str)) -> Self {
+        match errno {
+            libc::EPERM | libc::EACCES => {
+                let advice = format!(
+                    "the capabilities of client.{user} do not allow it; it needs mon 'profile rbd' and osd 'profile rbd pool={pool}' \
+                     (ceph auth get client.{user})"
+                );
+                Self::with(what, errno, advice)
+            }
+            _ => Self::new(what, errno),
+        }
+    }
+
     /// With what to do in this case.
     pub(crate) fn with(what: impl Into<String>, errno: i32, advice: impl Into<String>) -> Self {
         Self::Failed { what: what.into(), errno, advice: format!(": {}", advice.into()) }
@@ -76,5 +90,20 @@ fn advice(errno: i32) -> &'static str {
              (ceph auth get client.…)"
         }
         _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusal_in_a_pool_says_which_capabilities_who_needs() {
+        let of = |errno| {
+            Error::in_pool("cannot lock object x of pool nvmf/lab", errno, ("nvmf", "gw")).to_string()
+        };
+        let text = of(libc::EPERM);
+        assert!(text.contains("'profile rbd pool=nvmf' (ceph auth get client.gw)"), "{text}");
+        assert!(of(libc::ETIMEDOUT).ends_with("the cluster does not answer"), "{}", of(libc::ETIMEDOUT));
     }
 }

@@ -49,6 +49,15 @@ pub enum Presence {
     Locked(LockHolder),
 }
 
+/// A client that has an image open, and could write it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Opener {
+    /// Its address, as `rbd status` has it.
+    pub address: String,
+    /// It holds the exclusive lock: it has written last.
+    pub has_lock: bool,
+}
+
 /// What becomes of changes of an image's header.
 #[derive(Default)]
 struct Changes {
@@ -85,7 +94,7 @@ impl Image {
             if errno == libc::ESHUTDOWN {
                 pool.cluster().on_fenced();
             }
-            Error::new(format!("cannot {doing} the image {named}"), errno)
+            pool.refused(format!("cannot {doing} the image {named}"), errno)
         };
         let open = |mode| ffi::Image::open(&pool.inner, name, snapshot, mode);
         // Who may only read cannot watch: a watch is a write.
@@ -95,7 +104,11 @@ impl Image {
         }
         let mut inner = opened.map_err(|errno| match errno {
             libc::ENOENT => {
-                let advice = "there is none of that name, or its snapshot or parent is missing: see rbd ls, rbd snap ls";
+                let of = pool.namespace().map(|namespace| format!(", or no namespace {namespace} in its pool (rbd namespace ls)"));
+                let advice = format!(
+                    "there is none of that name{}, or its snapshot or parent is missing: see rbd ls, rbd snap ls",
+                    of.unwrap_or_default()
+                );
                 Error::with(format!("cannot open the image {named}"), errno, advice)
             }
             errno => failed("open", errno),
@@ -267,6 +280,24 @@ impl Image {
             return Ok(Presence::Renamed);
         }
         Ok(self.lock()?.map_or(Presence::There, Presence::Locked))
+    }
+
+    /// The other clients that have it open, and of these who held the lock when it was opened here. One that has died counts for
+    /// half a minute more.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn other_openers(&self) -> Result<Vec<Opener>, Error> {
+        let failed = |errno| Error::new(format!("cannot list who has the image {} open", self.name), errno);
+        let own = self.cluster().address()?;
+        let writer = self.inner.lock_of_writer().map_err(failed)?;
+        let others = self.inner.watchers().map_err(failed)?.into_iter().filter(|it| *it != own);
+        let has_lock = |address: &String| writer.as_ref().is_some_and(|writer| writer.address == *address);
+        let mut openers: Vec<Opener> =
+            others.map(|address| Opener { has_lock: has_lock(&address), address }).collect();
+        openers.sort();
+        openers.dedup();
+        Ok(openers)
     }
 
     /// Whether it was found to be removed.

@@ -27,5 +27,5 @@ pub use cluster::{Cluster, ClusterSpec, boottime, versions};
 pub use error::Error;
 pub use ffi::{Bytes, Completions, LockHolder, NoLibrary, Notification, Renewal, Request, end_process};
 pub use files::check;
-pub use image::{Encryption, Image, ImageSpec, Presence};
+pub use image::{Encryption, Image, ImageSpec, Opener, Presence};
 pub use object::{KeyChanges, Keys, LockName, Pool, Watch};

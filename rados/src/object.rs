@@ -6,9 +6,13 @@ use crate::ffi::{self, LockHolder, Notification, Renewal, WriteOp};
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Keys of an object that are read at once.
 const PAGE: u64 = 256;
+
+/// What librados takes for all namespaces of a pool together, where objects are listed.
+const ALL_NAMESPACES: &str = "\u{1}";
 
 /// A pool of a cluster, or a namespace of one.
 #[derive(Clone)]
@@ -80,6 +84,29 @@ impl Pool {
         Ok(Self { inner, cluster: Arc::clone(cluster), pool, namespace, name })
     }
 
+    /// The objects of the whole pool whose names are wanted, with their namespaces, as far as they are found in that time: a
+    /// pool with many objects takes long. Blocks.
+    ///
+    /// # Errors
+    /// [`Error`], such as that the user may use one namespace only.
+    pub fn find(
+        &self,
+        is_wanted: impl Fn(&str) -> bool,
+        within: Duration,
+    ) -> Result<Vec<(String, String)>, Error> {
+        let failed = |errno| Error::new(format!("cannot list the objects of pool {}", self.pool), errno);
+        let all =
+            ffi::Pool::open(&self.cluster.connection, &self.pool, Some(ALL_NAMESPACES)).map_err(failed)?;
+        let (until, mut found) = (Instant::now() + within, Vec::new());
+        let listed = all.each_object(|namespace, name| {
+            if is_wanted(name) {
+                found.push((namespace.to_owned(), name.to_owned()));
+            }
+            Instant::now() < until
+        });
+        listed.map_err(failed).map(|()| found)
+    }
+
     /// Its cluster.
     #[must_use]
     pub fn cluster(&self) -> &Arc<Cluster> {
@@ -90,6 +117,11 @@ impl Pool {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The namespace.
+    pub(crate) fn namespace(&self) -> Option<&str> {
+        self.namespace.as_deref()
     }
 
     /// Its number, which a new pool of the same name does not have.
@@ -107,7 +139,12 @@ impl Pool {
         if errno == libc::ESHUTDOWN {
             self.cluster.on_fenced();
         }
-        Error::new(format!("cannot {doing} object {object} of pool {}", self.name), errno)
+        self.refused(format!("cannot {doing} object {object} of pool {}", self.name), errno)
+    }
+
+    /// What failed in this pool.
+    pub(crate) fn refused(&self, what: String, errno: i32) -> Error {
+        Error::in_pool(what, errno, (&self.pool, &self.cluster.spec().user))
     }
 
     /// All keys of an object.

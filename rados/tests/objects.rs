@@ -47,6 +47,26 @@ fn keys_are_compared_and_set_by_one_of_two() {
 
 #[test]
 #[ignore = "needs a Ceph cluster, named by NVMF_TEST_CEPH"]
+fn objects_are_found_in_all_namespaces_of_a_pool() {
+    let (cluster, pool) = pool();
+    let name = object(&pool, "found");
+    let usual = Pool::open(&cluster, "rbd", None).unwrap();
+    let set = [("key".to_owned(), Some(b"value".to_vec()))];
+    for pool in [&pool, &usual] {
+        assert!(pool.compare_and_set_all(&name, &[], &set).unwrap());
+    }
+    for asked in [&pool, &usual] {
+        let mut found = asked.find(|it| it == name, Duration::from_secs(60)).unwrap();
+        found.sort();
+        assert_eq!(found, [(String::new(), name.clone()), ("objects".to_owned(), name.clone())]);
+    }
+    for pool in [&pool, &usual] {
+        pool.remove(&name).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs a Ceph cluster, named by NVMF_TEST_CEPH"]
 fn lock_is_renewed_by_its_holder_and_expires() {
     let ((_a, one), (_b, two)) = (pool(), pool());
     let name = object(&one, "lease");

@@ -44,6 +44,12 @@ pub enum OpenError {
         /// The disk.
         what: String,
     },
+    /// The same of an image.
+    #[error("the image {image} is empty: give it a size first (rbd resize --size 10G {image})")]
+    EmptyImage {
+        /// Its name, with the pool.
+        image: String,
+    },
     /// The block size is smaller than the device's.
     #[error("{} has blocks of {least} bytes: block size {block_size} is too small", path.display())]
     BlockSize {

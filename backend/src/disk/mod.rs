@@ -19,7 +19,7 @@ pub use health::{FailedOperation, Failure, Health};
 pub use identity::{Identity, IdentitySource};
 use nvmf_block::Geometry;
 pub(crate) use range_locks::{LockId, Mail, MemberId, Note, RangeLocks};
-pub use rbd::{ImageSource, Presence};
+pub use rbd::{ImageSource, Opener, Presence};
 use rustix::fs::OFlags;
 use served::Served;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -268,6 +268,17 @@ impl Disk {
         match &self.0.kind {
             Kind::Image(disk) => disk.presence(),
             Kind::File(_) | Kind::Ram(_) | Kind::Null => Ok(Presence::There),
+        }
+    }
+
+    /// The other clients that have an image open and could write it; of other disks nothing is known. Blocks.
+    ///
+    /// # Errors
+    /// The cluster's error.
+    pub fn other_openers(&self) -> io::Result<Vec<Opener>> {
+        match &self.0.kind {
+            Kind::Image(disk) => disk.image.other_openers().map_err(io::Error::other),
+            Kind::File(_) | Kind::Ram(_) | Kind::Null => Ok(Vec::new()),
         }
     }
 

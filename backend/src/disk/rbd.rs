@@ -2,8 +2,8 @@
 
 use super::{Kind, OpenError, whole_blocks};
 use nvmf_block::{Geometry, Preferred};
-pub use nvmf_rados::Presence;
 use nvmf_rados::{Cluster, ClusterSpec, Encryption, Image, ImageSpec, Pool};
+pub use nvmf_rados::{Opener, Presence};
 use std::io;
 use std::sync::Arc;
 
@@ -84,8 +84,11 @@ pub(super) fn open_on(
         encryption: source.encryption.as_ref(),
     };
     let image = Arc::new(Image::open(&pool, &spec)?);
-    let what = format!("the image {}/{}", pool.name(), source.image);
-    let geometry = whole_blocks(&what, image.size()?, asked, 512)?;
+    let (name, bytes) = (format!("{}/{}", pool.name(), source.image), image.size()?);
+    if bytes == 0 {
+        return Err(OpenError::EmptyImage { image: name });
+    }
+    let geometry = whole_blocks(&format!("the image {name}"), bytes, asked, 512)?;
     let geometry = Geometry {
         volatile_write_cache: image.is_cached(),
         deallocate: true,

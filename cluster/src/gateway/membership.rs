@@ -4,13 +4,15 @@
 //! and gets a range of Controller IDs, in one compare-and-set. Only then it serves. When it finds that its lease or its
 //! record is another's, it gives everything up.
 
+use super::addresses::{Admission, Rival};
 use super::{Gateway, Purpose};
+use crate::action::Keys;
 use crate::encoding::Unreadable;
 use crate::group::Phase;
 use crate::lease::PeerLease;
 use crate::registry::{ControllerIds, LACKS_MAX, Record};
 use crate::{Action, BootId, GatewayName, Listens, Locker, Object, OpId, Reply, Snapshot, Via};
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -76,6 +78,11 @@ pub(super) struct Own {
     /// How often its client was found blocklisted since it was a member, and when the next one is made.
     pub(super) reconnects: u32,
     reconnect_at: Option<Duration>,
+    /// Why it is not let in, with what it is, while it tries again; and the gateways whose addresses it has.
+    pub(super) waits: Option<(&'static str, String)>,
+    pub(super) rivals: BTreeMap<GatewayName, Rival>,
+    /// It is not known yet whether they are there.
+    awaits_polls: bool,
     /// Why the lease could not be renewed, or the record not be written, when that was tried last.
     pub(super) failure: Option<String>,
 }
@@ -107,8 +114,9 @@ pub(super) struct Peer {
     pub(super) record: Option<Record>,
     /// Why what it says of itself cannot be read.
     pub(super) unreadable: Option<String>,
-    /// Its record as it is stored.
+    /// Its record as it is stored, and when one of its run was first seen.
     pub(super) stored: Vec<u8>,
+    pub(super) run_seen: Duration,
 }
 
 impl Peer {
@@ -362,6 +370,10 @@ impl Gateway {
         if changed {
             self.disturbed = now;
         }
+        if core::mem::take(&mut self.own.awaits_polls) && self.membership == Membership::Registering {
+            self.registry.on_written(self.next_op());
+            self.registry.hint();
+        }
     }
 
     pub(super) fn on_registry(&mut self, now: Duration, op: OpId, reply: Reply) {
@@ -386,7 +398,11 @@ impl Gateway {
             let record = Record::decode(&name, bytes);
             let peer = self.peers.entry(name).or_default();
             peer.unreadable = record.as_ref().err().map(ToString::to_string);
-            peer.record = record.ok();
+            let run = |record: &Option<Record>| record.as_ref().map(|record| record.process.boot.clone());
+            let before = core::mem::replace(&mut peer.record, record.ok());
+            if run(&before) != run(&peer.record) {
+                peer.run_seen = now;
+            }
             peer.stored.clone_from(bytes);
         }
         for (name, peer) in &mut self.peers {
@@ -423,7 +439,7 @@ impl Gateway {
             }
             Err(_) if self.membership.is_member() => return,
             Err(newer @ Unreadable::Newer { .. }) => {
-                return self.step_down(now, Membership::Refused(newer.to_string()));
+                return self.be_refused(now, newer.to_string());
             }
             Err(damaged) => {
                 let reason = format!(
@@ -431,7 +447,7 @@ impl Gateway {
                      of gateways (rados rmomapkey), and it is made anew",
                     ControllerIds::KEY
                 );
-                return self.step_down(now, Membership::Refused(reason));
+                return self.be_refused(now, reason);
             }
         };
         self.own.ids = snapshot.keys.get(ControllerIds::KEY).map(|bytes| (ids.clone(), bytes.clone()));
@@ -445,16 +461,31 @@ impl Gateway {
         } else if self.membership == Membership::Registering && self.own.writing.is_none() {
             let Some(with) = ids.with(&self.me().gateway) else {
                 let reason = "no range of Controller IDs is left: remove gateways that are gone for good";
-                return self.step_down(now, Membership::Refused(reason.to_string()));
+                return self.be_refused(now, reason.to_string());
+            };
+            let records = match self.admission(now) {
+                Admission::Free(records) => records,
+                Admission::Unknown(why) => {
+                    self.own.waits = self.own.waits.take().or(why.map(|why| ("joining", why)));
+                    self.own.awaits_polls = true;
+                    return;
+                }
+                Admission::Taken(reason) => return self.be_refused(now, reason),
             };
             let new = self.record(now);
             let table = ControllerIds::KEY.to_string();
-            let compare =
-                [(key.clone(), bytes.cloned()), (table.clone(), snapshot.keys.get(&table).cloned())];
+            let own = [(key.clone(), bytes.cloned()), (table.clone(), snapshot.keys.get(&table).cloned())];
+            let compare: Keys = own.into_iter().chain(records).collect();
             let set = [(key, Some(new.encode())), (table, Some(with.encode()))];
             self.own.range = with.range(&self.me().gateway);
-            self.write_record(now, new, (compare.into(), set.into()));
+            self.write_record(now, new, (compare, set.into()));
         }
+    }
+
+    /// It is tried again with each renewal of the lease, and it is this until then.
+    fn be_refused(&mut self, now: Duration, reason: String) {
+        self.own.waits = Some(("refused", reason.clone()));
+        self.step_down(now, Membership::Refused(reason));
     }
 
     /// The table is damaged, and this gateway has read it before.
@@ -498,12 +529,7 @@ impl Gateway {
         }
     }
 
-    fn write_record(
-        &mut self,
-        now: Duration,
-        record: Record,
-        keys: (crate::action::Keys, crate::action::Keys),
-    ) {
+    fn write_record(&mut self, now: Duration, record: Record, keys: (Keys, Keys)) {
         self.own.writing = Some(record);
         self.own.write_from = now + self.timing.look;
         self.compare_and_set(Purpose::Record, Via::Control, Object::Gateways, keys);
@@ -548,6 +574,8 @@ impl Gateway {
         if self.membership == Membership::Registering {
             self.membership = Membership::Member { since: now };
             self.own.reconnects = 0;
+            self.own.waits = None;
+            self.own.rivals.clear();
             let range = self.own.range.clone();
             self.actions.push_back(Action::UseControllerIds { range });
             self.actions.push_back(Action::Notify { object: Object::Gateways });

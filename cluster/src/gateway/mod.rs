@@ -2,6 +2,7 @@
 //!
 //! | file | what it does |
 //! |---|---|
+//! | `addresses` | where hosts reach this gateway, and no other one |
 //! | `membership` | the own lease, the own record, the range of Controller IDs; the others |
 //! | `reading` | reads the objects of the group when a hint or the time asks for it |
 //! | `ownership` | which groups are taken, moved and given up |
@@ -15,6 +16,7 @@
 //! Everything is decided by state, in `advance`, after every event: what is stored, what is known of others, at which step
 //! each group is. A reply only moves on what waited for it. So it does not matter which events were lost, or came twice.
 
+mod addresses;
 mod convergence;
 mod images;
 mod membership;
@@ -116,6 +118,7 @@ pub struct Gateway {
     /// When items that are broken are tried again.
     broken_from: Duration,
     edits: VecDeque<Edit>,
+    has_made_group: bool,
     /// What of the groups that are served here cannot be opened.
     unopened: BTreeMap<GroupId, Unopened>,
 }
@@ -154,6 +157,7 @@ impl Gateway {
             converge_from: Duration::ZERO,
             broken_from: Duration::ZERO,
             edits: VecDeque::new(),
+            has_made_group: false,
             unopened: BTreeMap::new(),
         };
         gateway.advance(now);
@@ -191,7 +195,7 @@ impl Gateway {
             Purpose::Map => self.on_map(now, op, reply),
             Purpose::Registry => self.on_registry(now, op, reply),
             Purpose::Configuration => self.on_configuration(now, op, reply),
-            Purpose::Create => self.on_created(),
+            Purpose::Create => self.on_created(&reply),
             Purpose::Converge { state } => self.on_converged(now, state, reply),
             Purpose::Group(group) => self.on_group(now, group, op, reply),
             Purpose::Wish => self.on_wish(),
@@ -274,6 +278,12 @@ impl Gateway {
     #[must_use]
     pub fn configuration(&self) -> &Configuration {
         &self.configuration
+    }
+
+    /// Whether this run has made the group's configuration: there was none.
+    #[must_use]
+    pub fn has_made_group(&self) -> bool {
+        self.has_made_group
     }
 
     /// The reservations of a group that is being opened or served here.

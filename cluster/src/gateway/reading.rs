@@ -153,7 +153,8 @@ impl Gateway {
     }
 
     /// It is there now, whoever has made it.
-    pub(super) fn on_created(&mut self) {
+    pub(super) fn on_created(&mut self, reply: &Reply) {
+        self.has_made_group |= *reply == Reply::Done;
         self.configuration_reader.on_written(self.next_op());
         self.configuration_reader.hint();
     }

@@ -50,7 +50,10 @@ impl Gateway {
         let lapse = || format!("its lease was not renewed in time: {}", failure.unwrap_or(no_answer));
         match &self.membership {
             Membership::Joining if self.own.reconnects == 0 => ("joining", because("waits for its lease")),
-            Membership::Registering => ("joining", because("writes its record")),
+            Membership::Registering => match &self.own.waits {
+                Some((word, why)) => (word, Some(why.clone())),
+                None => ("joining", because("writes its record")),
+            },
             Membership::Joining | Membership::Reconnecting => {
                 let why = "its client of the store was blocklisted: a new one is made (ceph osd blocklist ls shows what is fenced)";
                 ("joining", Some(why.to_string()))
@@ -69,6 +72,12 @@ impl Gateway {
             }
             Membership::Member { .. } => ("member", None),
         }
+    }
+
+    /// Whether what it tried last failed, to have its lease or to write its record.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.own.failure.is_some()
     }
 
     /// Of one that is not to have groups.
@@ -99,6 +108,7 @@ impl Gateway {
             boot: peer.lease.boot().cloned(),
             listens: peer.listens(),
             addresses: record.map_or_else(Default::default, |record| record.addresses.clone()),
+            shares: self.shared_with(peer),
             software: record.map(|record| record.software.clone()),
             // Of who is dead, others have taken some by now.
             groups: record.map(|record| if lease == "dead" { owned } else { record.groups }),

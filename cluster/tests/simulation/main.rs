@@ -15,6 +15,7 @@
 //! | `shrink` | a failing run made shorter |
 //! | `scenarios`, `moves` | single faults, with what users would see |
 
+mod addresses;
 mod damage;
 mod faults;
 mod host;

@@ -94,6 +94,8 @@ pub(crate) struct Running {
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) name: String,
+    /// Where hosts reach its processes.
+    pub(crate) address: String,
     pub(crate) running: Option<Running>,
     /// Counts its processes.
     pub(crate) life: u32,
@@ -113,6 +115,7 @@ pub(crate) struct Node {
 impl Node {
     pub(crate) fn new(name: String, rate: i64, wall: i64) -> Self {
         Self {
+            address: format!("{name}:4420"),
             name,
             running: None,
             life: 0,
@@ -154,7 +157,7 @@ impl Node {
         let gateway = GatewayName::new(&self.name).expect("a name");
         let identity = Identity {
             process: Process { gateway, boot: boot.clone() },
-            addresses: vec![format!("{}:4420", self.name)],
+            addresses: vec![self.address.clone()],
             software: "1".into(),
             ana_groups,
         };

@@ -76,6 +76,19 @@ fn hosts_are_told_of_the_gateways_that_are_there() {
 }
 
 #[test]
+fn one_gateway_has_made_a_new_group() {
+    let mut world = world(&[(AT, SECOND, Fault::Crash { node: 0, again: true })], AT - MS);
+    let made = |world: &World| {
+        let running = world.nodes.iter().filter_map(|node| node.running.as_ref());
+        running.filter(|running| running.engine.has_made_group()).count()
+    };
+    assert_eq!(made(&world), 1);
+    world.run_until(AT + 10 * SECOND).expect("a run");
+    let again = world.nodes[0].running.as_ref().expect("it runs");
+    assert!(!again.engine.has_made_group(), "it found one");
+}
+
+#[test]
 fn stall_of_the_store_for_all_makes_nobody_fence_anybody() {
     let outcome = run(&[(AT, 30 * SECOND, Fault::Stall)]);
     assert_eq!(outcome.takeovers, 0);

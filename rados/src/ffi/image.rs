@@ -2,7 +2,7 @@
 
 use super::LockHolder;
 use super::cluster::Pool;
-use super::library::{ConfigOption, Handle, LuksOptions, NoLibrary, Rbd, rbd};
+use super::library::{ConfigOption, Handle, ImageWatcher, LuksOptions, NoLibrary, Rbd, rbd};
 use super::{Errno, c, check, into, text_of};
 use core::ffi::{CStr, c_int, c_void};
 use core::ptr::{null, null_mut};
@@ -139,9 +139,37 @@ impl Image {
         Ok(id)
     }
 
+    /// The addresses of the clients that have the image open and can write it, this one's among them if it watches.
+    pub(crate) fn watchers(&self) -> Result<Vec<String>, Errno> {
+        const ROOM: usize = 256;
+        let mut watchers = vec![ImageWatcher { address: null(), id: 0, cookie: 0 }; ROOM];
+        let mut count = ROOM;
+        // SAFETY: the image is open, and the list has room for as many as is said.
+        let listed =
+            unsafe { (self.functions.rbd_watchers_list)(self.handle, watchers.as_mut_ptr(), &raw mut count) };
+        check(listed)?;
+        let count = count.min(ROOM);
+        // SAFETY: the library has filled in that many, with texts that end with zero.
+        let text = |text| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
+        let addresses = watchers[..count].iter().map(|watcher| text(watcher.address)).collect();
+        // SAFETY: the list is as the library has filled it, and is used no more.
+        unsafe { (self.functions.rbd_watchers_list_cleanup)(watchers.as_mut_ptr(), count) };
+        Ok(addresses)
+    }
+
     /// Who holds the image's lock, if it is one that people set (`rbd lock add`): librbd neither takes nor waits for the end
     /// of such a lock, so writes would never end. The one that librbd passes around by itself is none.
     pub(crate) fn lock_of_people(&self) -> Result<Option<LockHolder>, Errno> {
+        Ok(self.lock()?.filter(|(tag, _)| tag != INTERNAL).map(|(_, holder)| holder))
+    }
+
+    /// Who holds the lock that librbd passes around by itself: the client that wrote last.
+    pub(crate) fn lock_of_writer(&self) -> Result<Option<LockHolder>, Errno> {
+        Ok(self.lock()?.filter(|(tag, _)| tag == INTERNAL).map(|(_, holder)| holder))
+    }
+
+    /// The lock's tag and, of several holders, the first.
+    fn lock(&self) -> Result<Option<(String, LockHolder)>, Errno> {
         const ROOM: usize = 4096;
         let mut exclusive = 0;
         let [mut tag, mut clients, mut cookies, mut addresses] = [[0; ROOM]; 4];
@@ -163,13 +191,12 @@ impl Image {
         };
         match i32::try_from(-count) {
             Ok(errno) if errno > 0 => Err(errno),
-            _ if count == 0 || text_of(&tag) == INTERNAL => Ok(None),
-            // Of several, the first.
-            _ => Ok(Some(LockHolder {
-                client: text_of(&clients),
-                cookie: text_of(&cookies),
-                address: text_of(&addresses),
-            })),
+            _ if count == 0 => Ok(None),
+            _ => {
+                let client = text_of(&clients);
+                let holder = LockHolder { client, cookie: text_of(&cookies), address: text_of(&addresses) };
+                Ok(Some((text_of(&tag), holder)))
+            }
         }
     }
 

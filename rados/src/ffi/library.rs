@@ -47,6 +47,15 @@ pub(super) struct ConfigOption {
     pub(super) source: c_int,
 }
 
+/// `rbd_image_watcher_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct ImageWatcher {
+    pub(super) address: Text,
+    pub(super) id: i64,
+    pub(super) cookie: u64,
+}
+
 /// `rbd_encryption_luks1_format_options_t` and that of LUKS 2.
 #[repr(C)]
 pub(super) struct LuksOptions {
@@ -127,6 +136,9 @@ functions! {
         rados_read_op_operate(Handle, Handle, Text, c_int) -> c_int;
         rados_omap_get_next2(Handle, *mut *mut c_char, *mut *mut c_char, *mut usize, *mut usize) -> c_int;
         rados_omap_get_end(Handle);
+        rados_nobjects_list_open(Handle, *mut Handle) -> c_int;
+        rados_nobjects_list_next(Handle, *mut Text, *mut Text, *mut Text) -> c_int;
+        rados_nobjects_list_close(Handle);
         rados_lock_exclusive(Handle, Text, Text, Text, Text, *const Timeval, u8) -> c_int;
         rados_unlock(Handle, Text, Text, Text) -> c_int;
         rados_break_lock(Handle, Text, Text, Text, Text) -> c_int;
@@ -174,6 +186,8 @@ functions! {
         ) -> isize;
         rbd_config_image_list(Handle, *mut ConfigOption, *mut c_int) -> c_int;
         rbd_config_image_list_cleanup(*mut ConfigOption, c_int);
+        rbd_watchers_list(Handle, *mut ImageWatcher, *mut usize) -> c_int;
+        rbd_watchers_list_cleanup(*mut ImageWatcher, usize);
         rbd_update_watch(Handle, *mut u64, OnUpdate, *mut c_void) -> c_int;
         rbd_update_unwatch(Handle, u64) -> c_int;
         rbd_aio_create_completion(*mut c_void, Option<OnComplete>, *mut Handle) -> c_int;

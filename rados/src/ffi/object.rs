@@ -3,6 +3,7 @@
 use super::cluster::Pool;
 use super::library::{Handle, Rados, Text, Timeval};
 use super::{Errno, c, check, into, text_of};
+use core::ffi::CStr;
 use core::ptr::{null, null_mut};
 use core::time::Duration;
 
@@ -256,6 +257,33 @@ impl Pool {
             )
         })
         .map(drop)
+    }
+
+    /// Calls `on` with the namespace and the name of each object, until it does not want more: of this namespace, or of all.
+    pub(crate) fn each_object(&self, mut on: impl FnMut(&str, &str) -> bool) -> Result<(), Errno> {
+        let (functions, mut list) = (self.connection.functions, null_mut());
+        // SAFETY: the list is written if the call succeeds.
+        check(unsafe { (functions.rados_nobjects_list_open)(self.handle, &raw mut list) })?;
+        let listed = loop {
+            let (mut name, mut namespace) = (null(), null());
+            // SAFETY: the list is open, and the texts are written if the call succeeds.
+            let next = unsafe {
+                (functions.rados_nobjects_list_next)(list, &raw mut name, null_mut(), &raw mut namespace)
+            };
+            match check(next) {
+                Err(libc::ENOENT) => break Ok(()),
+                Err(errno) => break Err(errno),
+                Ok(_) => {}
+            }
+            // SAFETY: these texts end with zero, and are the list's until the next call.
+            let text = |text| unsafe { CStr::from_ptr(text) }.to_string_lossy();
+            if !on(&text(namespace), &text(name)) {
+                break Ok(());
+            }
+        };
+        // SAFETY: the list is open, and is used no more.
+        unsafe { (functions.rados_nobjects_list_close)(list) };
+        listed
     }
 
     pub(crate) fn unlock(&self, object: &str, name: &str, cookie: &str) -> Result<(), Errno> {

@@ -15,7 +15,7 @@ use nvmf_rados::{Cluster, boottime};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 /// How long the state of the group is waited for. The thread waits for nothing itself.
 const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
@@ -26,9 +26,13 @@ pub struct Driver {
     from: Receiver<ToDaemon>,
     last: Ticket,
     trouble: Trouble,
+    beside: Beside,
     counted: Arc<Counted>,
     ended: Ended,
 }
+
+/// The groups that the pool had when this gateway made its own.
+type Beside = Arc<OnceLock<Vec<String>>>;
 
 /// What the thread counts.
 #[derive(Debug, Default)]
@@ -59,6 +63,12 @@ impl Driver {
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The groups that the pool had when this gateway made its own, if it has.
+    #[must_use]
+    pub fn made_beside(&self) -> &[String] {
+        self.beside.get().map(Vec::as_slice).unwrap_or_default()
     }
 
     /// How often an ANA group was taken, and how often somebody was fenced.
@@ -113,6 +123,8 @@ pub fn start(place: Place, identity: Identity, waker: Waker) -> io::Result<Drive
     let own = to.clone();
     let counted = Arc::new(Counted::default());
     let counts = Arc::clone(&counted);
+    let beside = Beside::default();
+    let of_thread = Arc::clone(&beside);
     let (end, ended) = waker.on_end();
     let body = move || {
         let _end = end;
@@ -134,11 +146,25 @@ pub fn start(place: Place, identity: Identity, waker: Waker) -> io::Result<Drive
             refused: None,
             state: ("joining", None),
             counted: counts,
+            made: false,
+            beside: of_thread,
         };
         thread.run(&inbox);
     };
     std::thread::Builder::new().name("cluster".into()).spawn(body)?;
-    Ok(Driver { to, from, last: Ticket(0), trouble, counted, ended })
+    Ok(Driver { to, from, last: Ticket(0), trouble, beside, counted, ended })
+}
+
+fn made(place: &Place, others: &[String]) -> String {
+    let text = format!("this gateway has made {place}: there was none");
+    match others {
+        [] => text,
+        _ => format!(
+            "{text}. The pool has {}: if this gateway was to be one of these, correct `group` or `namespace` in [cluster] of its \
+             file, and restart it",
+            others.join(", ")
+        ),
+    }
 }
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -169,6 +195,9 @@ struct Thread {
     /// What this gateway is in its group, as it was logged.
     state: (&'static str, Option<String>),
     counted: Arc<Counted>,
+    /// It has made the group, and told so.
+    made: bool,
+    beside: Beside,
 }
 
 impl Thread {
@@ -177,6 +206,7 @@ impl Thread {
             self.act();
             self.tell_of_others();
             self.tell_of_configuration();
+            self.tell_of_new_group();
             self.log_state();
             let now = boottime();
             let wait =
@@ -286,6 +316,26 @@ impl Thread {
         }
     }
 
+    /// A name that was mistyped makes a group of its own: which others there are is told once.
+    fn tell_of_new_group(&mut self) {
+        if self.made || !self.gateway.has_made_group() {
+            return;
+        }
+        self.made = true;
+        let (store, beside) = (Arc::clone(&self.store), Arc::clone(&self.beside));
+        let body = move || {
+            let others = store.other_groups();
+            let text = made(store.place(), &others);
+            match others.is_empty() {
+                true => tracing::info!("{text}"),
+                false => tracing::warn!("{text}"),
+            }
+            let _ = beside.set(others);
+        };
+        // Without a thread it is not told.
+        let _ = self.helpers.run(body);
+    }
+
     /// Each state once, with its reason.
     fn log_state(&mut self) {
         let state = self.gateway.state();
@@ -294,6 +344,9 @@ impl Thread {
         }
         match &state {
             (word @ ("suspended" | "refused"), Some(why)) => tracing::error!("this gateway is {word}: {why}"),
+            ("joining", Some(why)) if self.gateway.has_failed() => {
+                tracing::error!("this gateway is joining: {why}; it is tried again");
+            }
             (word, Some(why)) => tracing::info!("this gateway is {word}: {why}"),
             (word, None) => tracing::info!("this gateway is {word}"),
         }

@@ -1,5 +1,6 @@
 //! The actions of the engine that are operations on Ceph. Everything here blocks.
 
+use core::fmt;
 use core::time::Duration;
 use nvmf_cluster::action::Keys;
 use nvmf_cluster::{Address, BootId, Locker, Object, Reply, Snapshot};
@@ -9,6 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What the lock of a lease is named.
 const LEASE: &str = "lease";
+/// How long the groups of a pool are looked for among all its objects.
+const FIND_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long those who watch an object may take to hear that it has changed.
 const NOTIFY_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -35,6 +38,13 @@ impl Place {
 
     fn name(&self, object: &Object) -> String {
         object.name(&self.group)
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the group {} in the pool {}", self.group, self.pool)?;
+        self.namespace.iter().try_for_each(|namespace| write!(f, "/{namespace}"))
     }
 }
 
@@ -164,6 +174,23 @@ impl Store {
         Cluster::connect(&self.place.cluster).map_err(|error| replied(Err(error)))
     }
 
+    /// The groups that the pool has beside this one, in any of its namespaces, as far as they are found soon.
+    pub(super) fn other_groups(&self) -> Vec<String> {
+        let is_wanted = |name: &str| group_of(name).is_some();
+        // Who may use one namespace only is told of none.
+        let found = self.control().and_then(|pool| pool.find(is_wanted, FIND_TIMEOUT)).unwrap_or_default();
+        let own = (self.place.namespace.clone().unwrap_or_default(), self.object(&Object::Configuration));
+        let others = found.into_iter().filter(|it| *it != own);
+        let mut others: Vec<String> =
+            others.filter_map(|(namespace, name)| Some(named(group_of(&name)?, &namespace))).collect();
+        others.sort();
+        others
+    }
+
+    pub(super) fn place(&self) -> &Place {
+        &self.place
+    }
+
     pub(super) fn object(&self, object: &Object) -> String {
         self.place.name(object)
     }
@@ -175,6 +202,19 @@ pub(super) fn blocklist(cluster: &Cluster, address: &Address, duration: Duration
 
 pub(super) fn wait_for_latest_osdmap(cluster: &Cluster) -> Reply {
     replied(cluster.wait_for_latest_osdmap().map(|()| Reply::Done))
+}
+
+/// The group whose configuration is in an object of that name.
+fn group_of(object: &str) -> Option<&str> {
+    let group = object.strip_prefix("nvmf.")?.strip_suffix(".configuration")?;
+    (Object::Configuration.name(group) == object).then_some(group)
+}
+
+fn named(group: &str, namespace: &str) -> String {
+    match namespace {
+        "" => group.to_owned(),
+        _ => format!("{group} (in the namespace {namespace})"),
+    }
 }
 
 fn holder(pool: &Pool, object: &str) -> Result<Reply, Error> {
@@ -189,5 +229,30 @@ fn replied(result: Result<Reply, Error>) -> Reply {
         Ok(reply) => reply,
         Err(error) if error.is_fenced() => Reply::Blocklisted,
         Err(error) => Reply::Failed(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn group_is_known_by_its_configuration_and_named_with_its_namespace() {
+        for group in ["default", "a.b"] {
+            assert_eq!(group_of(&Object::Configuration.name(group)), Some(group));
+        }
+        for other in ["nvmf.default.map", "rbd_id.configuration", "nvmf.configuration"] {
+            assert_eq!(group_of(other), None, "{other}");
+        }
+        assert_eq!(named("default", ""), "default");
+        assert_eq!(named("default", "typo"), "default (in the namespace typo)");
+        let place = |namespace: Option<&str>| Place {
+            cluster: ClusterSpec { conf: None, user: "nvmf".into(), keyring: None },
+            pool: "nvmf".into(),
+            namespace: namespace.map(str::to_owned),
+            group: "g".into(),
+        };
+        assert_eq!(place(None).to_string(), "the group g in the pool nvmf");
+        assert_eq!(place(Some("typo")).to_string(), "the group g in the pool nvmf/typo");
     }
 }

@@ -49,6 +49,15 @@ pub struct ClusterRemoveItem {
 /// The answer to `cluster status`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClusterStatus {
+    /// The group's name.
+    #[serde(default)]
+    pub group: String,
+    /// The pool with its state.
+    #[serde(default)]
+    pub pool: String,
+    /// The namespace of the pool.
+    #[serde(default)]
+    pub namespace: Option<String>,
     /// The gateway that is asked.
     pub gateway: String,
     /// `joining`, `member`, `suspended`, `drained`, `unreachable`, `refused`, `stopping` or `stopped`.
@@ -86,6 +95,9 @@ pub struct Other {
     pub stopped: bool,
     /// Where hosts reach it.
     pub addresses: Vec<String>,
+    /// Those that the gateway that is asked has as well.
+    #[serde(default)]
+    pub shares: Vec<String>,
     /// Its version.
     pub software: Option<String>,
     /// ANA groups that it serves.
@@ -147,6 +159,11 @@ pub struct Configuration {
 
 impl fmt::Display for ClusterStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let namespace = self.namespace.as_ref().map(|name| format!("/{name}")).unwrap_or_default();
+        // An older target does not say.
+        if !self.group.is_empty() {
+            writeln!(f, "group {} in the pool {}{namespace}", self.group, self.pool)?;
+        }
         write!(f, "gateway {}: {}", self.gateway, self.state)?;
         if let Some((first, last)) = self.controller_ids {
             write!(f, ", Controller IDs {first} to {last}")?;
@@ -160,8 +177,18 @@ impl fmt::Display for ClusterStatus {
             writeln!(f, "cut off from the storage cluster: what follows is as of {as_of_s} s ago")?;
         }
         for (name, other) in &self.others {
-            let Other { lease, dead_s, stopped, addresses, software, groups, leaving, trouble, applied } =
-                other;
+            let Other {
+                lease,
+                dead_s,
+                stopped,
+                addresses,
+                shares,
+                software,
+                groups,
+                leaving,
+                trouble,
+                applied,
+            } = other;
             if *stopped {
                 writeln!(f, "gateway {name}: stopped (`ctl cluster remove {name}` if it is gone for good)")?;
                 continue;
@@ -179,6 +206,9 @@ impl fmt::Display for ClusterStatus {
                 write!(f, ": {}", addresses.join(" "))?;
             }
             writeln!(f)?;
+            if !shares.is_empty() {
+                writeln!(f, "  hosts reach it or this gateway, not both, at {}", shares.join(" "))?;
+            }
             trouble.iter().try_for_each(|trouble| writeln!(f, "  cannot take ANA groups now: {trouble}"))?;
         }
         let Configuration { version, applied, broken, refused } = &self.configuration;

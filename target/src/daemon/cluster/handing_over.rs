@@ -240,6 +240,7 @@ mod tests {
             boot: None,
             listens: Listens::Yes,
             addresses: Vec::new(),
+            shares: Vec::new(),
             software: None,
             groups: Some(0),
             leaving: trouble.is_some(),

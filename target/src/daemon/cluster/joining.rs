@@ -33,15 +33,15 @@ impl Membership {
         let Cluster { pool, namespace, group, conf, user, keyring, ana_groups, .. } = cluster.clone();
         let images_at = ClusterSpec { conf, user, keyring };
         let gateway = GatewayName::new(&gateway_name(cluster)).map_err(JoinError::Name)?;
-        tracing::info!("gateway {gateway} of the group {group} in the pool {pool}");
         let told = advertised(cluster, &config.listeners);
+        let place = Place { cluster: images_at.clone(), pool, namespace, group };
+        tracing::info!("gateway {gateway} of {place}");
         let identity = Identity {
             process: Process { gateway, boot: BootId(Uuid::new_v4().to_string()) },
             addresses: told.clone(),
             software: env!("CARGO_PKG_VERSION").to_owned(),
             ana_groups,
         };
-        let place = Place { cluster: images_at.clone(), pool, namespace, group };
         let driver = cluster::start(place, identity, waker)?;
         Ok(Box::new(Self {
             kept: driver.kept(),

@@ -92,6 +92,25 @@ impl Daemon {
         }
     }
 
+    /// For the head of a file that the group is to be made of again: whoever knows the name of a host whose key is lost would be let
+    /// in for it.
+    pub(in crate::daemon) fn keys_to_set(&self) -> String {
+        let mut hosts: BTreeMap<String, KnownHost> = BTreeMap::new();
+        self.note_shared_keys(&mut hosts);
+        if hosts.is_empty() {
+            return String::new();
+        }
+        let head = "# Keys of hosts are not in this file. Where the group has lost them, set them again (ctl host set-key) BEFORE ctl apply:\n\
+                    # without its key, whoever says the name of one of these hosts gets its disks.\n";
+        let line = |(nqn, host): (String, KnownHost)| {
+            let kinds =
+                [(host.key, "DH-HMAC-CHAP"), (host.controller_key, "controller"), (host.tls_key, "TLS")];
+            let kinds: Vec<&str> = kinds.iter().filter(|(has, _)| *has).map(|(_, kind)| *kind).collect();
+            format!("#   {nqn}: {}\n", kinds.join(", "))
+        };
+        head.to_owned() + &hosts.into_iter().map(line).collect::<String>()
+    }
+
     /// Whether a subsystem lets a host in, by name or as any other.
     fn lets_in(&self, nqn: &Nqn) -> bool {
         self.config.subsystems.iter().any(|subsystem| host_access(&subsystem.hosts).allows(nqn))
@@ -312,6 +331,13 @@ mod tests {
                  host nqn.2026-11.a:typo: no subsystem lets it in; keys: DH-HMAC-CHAP\n"
             )
         );
+        let head = daemon.keys_to_set();
+        assert!(head.contains("BEFORE ctl apply") && !head.contains("private"), "{head}");
+        assert!(
+            head.ends_with("#   nqn.2026-11.a:h: DH-HMAC-CHAP, TLS\n#   nqn.2026-11.a:typo: DH-HMAC-CHAP\n"),
+            "{head}"
+        );
+        assert!(head.lines().all(|line| line.starts_with('#')), "it is no part of what is served");
         daemon.stop(Duration::ZERO);
     }
 

@@ -16,6 +16,7 @@
 //! | `duplicates` | one image is in the configuration once |
 //! | `editing` | changes of the group's configuration |
 //! | `trying` | the images that a change adds or replaces, opened before the group is asked for it |
+//! | `beside` | clients that have such an image open, and are none of the group's |
 //! | `taking_away` | which of these changes take something away from hosts |
 //! | `unfinished` | what changes of the group took away, and is still under way here |
 //! | `asking` | what operators ask of the group |
@@ -24,6 +25,7 @@
 //! Nothing here waits for Ceph.
 
 mod asking;
+mod beside;
 mod converging;
 mod duplicates;
 mod editing;

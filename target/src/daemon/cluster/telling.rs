@@ -64,7 +64,8 @@ impl Daemon {
             // Who is cut off, or no member, knows nothing of the others.
             let knows = matches!(status.state, "member" | "drained" | "unreachable");
             let others = status.others.iter().filter(|_| knows);
-            lines.extend(others.filter_map(|(name, other)| lacking(name, other)));
+            lines.extend(others.clone().filter_map(|(name, other)| lacking(name, other)));
+            lines.extend(others.filter_map(|(name, other)| sharing(name, other)));
             // Wherever they are served: whoever asks any gateway is to know.
             lines.extend(status.groups.iter().filter(|_| knows).filter_map(|(id, group)| {
                 let is_used = self.keys_in_group(*id).next().is_some();
@@ -92,6 +93,19 @@ impl Daemon {
         lines
     }
 
+    /// What is missing before hosts can use a disk. Whoever adds it to a group that a typing error has made has two groups that
+    /// serve one disk.
+    pub(in crate::daemon) fn serves_nothing(&self) -> Option<String> {
+        let what = self.config.serves_nothing()?.to_owned();
+        let beside = self.cluster.as_ref().map(|cluster| cluster.driver.made_beside()).unwrap_or_default();
+        let Some(of) = self.config.cluster.as_ref().filter(|_| !beside.is_empty()) else { return Some(what) };
+        Some(format!(
+            "{what}. This gateway has made its group, {}: the pool has {}, too: correct [cluster] if it was to be one of these",
+            of.group,
+            beside.join(", ")
+        ))
+    }
+
     /// The gateways that own ANA groups, by the number of the group, with the items of namespaces that they cannot open.
     pub(in crate::daemon) fn owners(&self) -> BTreeMap<u32, (String, Vec<String>)> {
         let status = self.cluster.as_ref().and_then(|cluster| cluster.driver.status());
@@ -105,6 +119,11 @@ impl Daemon {
     pub(in crate::daemon) fn cluster_answer(&self) -> Result<Value, Fault> {
         let status = self.group_status()?;
         let mut answer = serde_json::to_value(&status).map_err(|error| Fault::refused(error.to_string()))?;
+        if let Some(of) = &self.config.cluster {
+            answer["group"] = of.group.as_str().into();
+            answer["pool"] = of.pool.as_str().into();
+            answer["namespace"] = of.namespace.as_deref().into();
+        }
         for (id, group) in &status.groups {
             let place = &mut answer["groups"][id.0.to_string()];
             let state = AnaState(group.ana);
@@ -152,6 +171,20 @@ fn lacking(name: &GatewayName, other: &OtherStatus) -> Option<String> {
     }
 }
 
+/// That hosts are told of an address which is both this gateway's and another's. One that is each machine's own may be: a gateway
+/// that has no other is no member.
+fn sharing(name: &GatewayName, other: &OtherStatus) -> Option<String> {
+    let is_local = |place: &&String| place.contains("//127.0.0.1:") || place.contains("//[::1]:");
+    let shared: Vec<&str> = other.shares.iter().filter(|it| !is_local(it)).map(String::as_str).collect();
+    (!shared.is_empty()).then(|| {
+        format!(
+            "gateway {name} has {}, too: hosts reach one of the two there, and wait for the ANA groups of the other: correct \
+             [cluster] addresses, or the listener, in the file of one of them, and restart it",
+            shared.join(" and ")
+        )
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,6 +196,7 @@ mod tests {
             stopped: false,
             boot: None,
             addresses: Vec::new(),
+            shares: Vec::new(),
             software: None,
             groups: Some(0),
             leaving: false,
@@ -171,6 +205,22 @@ mod tests {
             applied: None,
             unfinished: None,
         }
+    }
+
+    #[test]
+    fn address_of_two_gateways_is_not_well_unless_it_is_each_hosts_own() {
+        let name = GatewayName::new("gw2").unwrap();
+        let said = |shares: &[&str]| {
+            let shares = shares.iter().map(|it| (*it).to_owned()).collect();
+            sharing(&name, &OtherStatus { shares, ..other("held", None) }).unwrap_or_default()
+        };
+        assert_eq!(said(&[]), "");
+        assert_eq!(said(&["tcp://127.0.0.1:4420"]), "");
+        let said = said(&["tcp://192.0.2.1:4420", "tcp://127.0.0.1:4420", "rdma://192.0.2.1:4420"]);
+        assert!(
+            said.starts_with("gateway gw2 has tcp://192.0.2.1:4420 and rdma://192.0.2.1:4420, too: "),
+            "{said}"
+        );
     }
 
     #[test]

@@ -71,6 +71,18 @@ fn namespace_that_cannot_be_read_is_neither_free_nor_overwritten() {
 }
 
 #[test]
+fn cluster_status_begins_with_the_group_that_it_is_of() {
+    let daemon = gateway();
+    let answer = daemon.cluster_answer().unwrap();
+    assert_eq!(answer["namespace"], json!(null));
+    let mut status: crate::control::request::cluster::ClusterStatus = serde_json::from_value(answer).unwrap();
+    assert!(status.to_string().starts_with("group default in the pool nvmf\ngateway "), "{status}");
+    status.namespace = Some("lab".to_owned());
+    assert!(status.to_string().starts_with("group default in the pool nvmf/lab\n"), "{status}");
+    daemon.stop(Duration::ZERO);
+}
+
+#[test]
 fn namespace_that_cannot_be_had_is_refused_and_the_group_is_not_asked() {
     let mut daemon = gateway();
     let add = json!({ "subsystem": NQN, "rbd": "nvmf/no-such" });

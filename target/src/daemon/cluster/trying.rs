@@ -5,6 +5,7 @@ use super::super::Daemon;
 use super::super::changing::Changing;
 use super::super::disks::error_text;
 use super::super::plan::Change as Planned;
+use super::beside::others_at;
 use super::images::{Key, item};
 use super::known::Known;
 use super::opening::{OPENING_MAX, cached};
@@ -37,7 +38,19 @@ struct Try {
     namespace: Namespace,
     /// What hosts have there until now.
     replaces: Option<String>,
-    told: Option<Receiver<Result<Option<Known>, String>>>,
+    /// No namespace has it yet: who has it open is none of the group.
+    is_new: bool,
+    told: Option<Receiver<Tried>>,
+}
+
+/// What came of it.
+type Tried = Result<Found, String>;
+
+/// An image that can be had.
+struct Found {
+    known: Option<Known>,
+    /// Who else has it open, for people.
+    beside: Option<String>,
 }
 
 /// All of a request.
@@ -49,6 +62,10 @@ pub(super) struct Tries {
     known: Vec<Change>,
     /// Those that cannot, with the reason.
     refused: Vec<(Try, String)>,
+    /// What else an operator is to know, with the place of the change.
+    notes: Vec<(usize, String)>,
+    /// The addresses of the group's clients.
+    ours: BTreeSet<String>,
     until: Duration,
     all_until: Duration,
 }
@@ -88,6 +105,11 @@ impl Tries {
             (item.effect, item.outcome, item.note) = (Effect::Refused, Some(Outcome::Refused), Some(text));
             item.connections.clear();
         }
+        for (at, text) in &self.notes {
+            let Some(item) = items.get_mut(*at) else { continue };
+            let before = item.note.take().map(|note| format!("{note}\n  ")).unwrap_or_default();
+            item.note = Some(before + text);
+        }
     }
 }
 
@@ -106,14 +128,25 @@ impl Daemon {
                 key: (*nqn, new.nsid),
                 namespace: new.clone(),
                 replaces: self.backing_of(nqn, new.nsid),
+                is_new: !self.has_image(&new.backing),
                 told: None,
             })
         };
-        let left = planned.iter().enumerate().filter_map(one).collect();
+        let left: Vec<Try> = planned.iter().enumerate().filter_map(one).collect();
+        let asks = left.iter().any(|it| it.is_new);
+        let ours = self.cluster.as_ref().filter(|_| asks).map(|cluster| cluster.addresses_of_group());
         let now = self.common.clock.now();
         let (until, all_until) = (now + GROUP_TIMEOUT, now + ALL_TIMEOUT);
         let changed = changes.iter().map(|change| change.key.clone()).collect();
-        Tries { left, changed, known: Vec::new(), refused: Vec::new(), until, all_until }
+        let (known, refused, notes) = (Vec::new(), Vec::new(), Vec::new());
+        Tries { left, changed, known, refused, notes, ours: ours.unwrap_or_default(), until, all_until }
+    }
+
+    /// Whether a namespace of the group has that image: gateways have it open.
+    fn has_image(&self, backing: &Backing) -> bool {
+        let mut namespaces = self.config.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
+        let name = describe(backing);
+        namespaces.any(|namespace| describe(&namespace.backing) == name)
     }
 
     fn backing_of(&self, nqn: &Nqn, nsid: u32) -> Option<String> {
@@ -135,12 +168,16 @@ impl Daemon {
             };
             tries.until = now + GROUP_TIMEOUT;
             it.told = None;
-            let told = told.and_then(|known| {
-                let fault = known.and_then(|known| self.renamed_elsewhere(&tries.changed, &it, &known));
-                fault.map_or(Ok(known), |fault| Err(fault.to_string()))
+            let told = told.and_then(|found| {
+                let known = found.known.as_ref();
+                let fault = known.and_then(|known| self.renamed_elsewhere(&tries.changed, &it, known));
+                fault.map_or(Ok(found), |fault| Err(fault.to_string()))
             });
             match told {
-                Ok(known) => tries.known.extend(known.and_then(|known| known.change(&it.of, None))),
+                Ok(Found { known, beside }) => {
+                    tries.known.extend(known.and_then(|known| known.change(&it.of, None)));
+                    tries.notes.extend(beside.map(|text| (it.at, text)));
+                }
                 Err(text) => tries.refused.push((it, text)),
             }
         }
@@ -152,7 +189,8 @@ impl Daemon {
         for it in due.take(OPENING_MAX.saturating_sub(begun)) {
             if let Backing::Rbd(image) = &it.namespace.backing {
                 // Without a thread it is tried at the next glance.
-                it.told = self.try_to_open(image, &it.namespace);
+                let ours = it.is_new.then(|| tries.ours.clone());
+                it.told = self.try_to_open(image, &it.namespace, ours);
             }
         }
     }
@@ -166,21 +204,25 @@ impl Daemon {
         (is_renamed && keeps_it).then(|| ExportFault::SameImage { nqn: Box::new(nqn), nsid })
     }
 
-    /// Opens an image, read-only, in a thread of its own.
+    /// Opens an image, read-only, in a thread of its own, and sees who else has it open who is not `ours`.
     fn try_to_open(
         &self,
         image: &Rbd,
         namespace: &Namespace,
-    ) -> Option<Receiver<Result<Option<Known>, String>>> {
+        ours: Option<BTreeSet<String>>,
+    ) -> Option<Receiver<Tried>> {
         let cluster = self.cluster.as_ref()?;
         let spec = DiskSpec::Rbd(shared_image(image, cluster.images_at()));
-        let (waker, namespace) = (self.common.waker.clone(), namespace.clone());
+        let (waker, namespace, image) = (self.common.waker.clone(), namespace.clone(), image.clone());
         let (tell, told) = channel();
         let body = move || {
             let opened = Disk::open(&spec, namespace.block_size, true);
             let known = opened.map_err(|error| error_text(&error)).and_then(|disk| {
                 cached(&disk).map_or(Ok(()), |text| Err(text.to_owned()))?;
-                Ok(Known::of(&namespace, &disk))
+                // What a snapshot has does not change.
+                let ours = ours.filter(|_| image.snapshot.is_none());
+                let beside = ours.and_then(|ours| others_at(&disk, &image, &ours));
+                Ok(Found { known: Known::of(&namespace, &disk), beside })
             });
             // Nobody waits any more where it took too long.
             let _ = tell.send(known);

@@ -242,6 +242,7 @@ impl Daemon {
     pub(super) fn on_save(&self) -> Result<Reply, Fault> {
         if let Some(wanted) = self.wanted_of_group() {
             let text = wanted.shared_text().map_err(|error| Fault::refused(error.to_string()))?;
+            let text = self.keys_to_set() + &text;
             let own_file = self.path.clone();
             return super::done(&SaveAnswer { text, config_file: None, own_file, not_in_force: Vec::new() });
         }
