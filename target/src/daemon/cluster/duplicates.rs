@@ -3,7 +3,7 @@
 //! namespace that has been served goes on.
 
 use super::Membership;
-use super::known::{SIZE, is_known, size_of};
+use super::known::{SIZE, is_known, namespace_of, size_of};
 use crate::cluster::Request;
 use nvmf_cluster::configuration::{Change, Condition, Item};
 use nvmf_config::Rbd;
@@ -47,7 +47,10 @@ pub(super) fn request(changes: Vec<Change>) -> Request {
     let changed: Vec<String> = changes.iter().map(|change| change.key.clone()).collect();
     let are_free = move |items: &Items| {
         for (key, item) in items.iter().filter(|(key, _)| !changed.contains(key)) {
-            if identity(key, &item.value).is_some_and(|identity| identities.contains(&identity)) {
+            // What is known of a namespace that is gone holds nothing up.
+            let is_there = || namespace_of(key).is_some_and(|namespace| items.contains_key(&namespace));
+            if identity(key, &item.value).is_some_and(|identity| identities.contains(&identity)) && is_there()
+            {
                 return Err(format!(
                     "its image is there already, as {}, which had another name before",
                     name(key)

@@ -5,7 +5,8 @@ use super::super::changing::Changing;
 use super::super::plan::Change as Planned;
 use super::super::{Daemon, apply::Origin};
 use super::converging::{configuration, remedy};
-use super::images::item;
+use super::images::{Key, item};
+use super::known::{self, Known};
 use super::taking_away::takes_away;
 use crate::control::protocol::Fault;
 use crate::control::request::change::{Effect, Item};
@@ -22,6 +23,10 @@ pub(in crate::daemon) type Edit = Box<dyn Fn(&mut Draft) -> Result<(), DraftErro
 /// not fenced by the new one's owner.
 const REGROUPED: &str = "a namespace stays in its ANA group: move the group to another gateway, or remove the namespace and \
                          add it in the other group, where it has no reservation and no write protection any more";
+
+/// What is said of what hosts know a subsystem or a disk by.
+const KNOWN_OTHERWISE: &str =
+    "is what hosts know it by, and what is kept of it goes by that: remove it, and add it as it is to be";
 
 impl Daemon {
     /// The configuration of the group and of this gateway, as it was read last: what an edit is made to.
@@ -119,11 +124,6 @@ impl Daemon {
         let now = self.common.clock.now();
         let mut changing = Changing::new(Vec::new(), Origin::Command, now);
         let changes = self.changes_of_items(asked, &planned)?;
-        // What is stored comes to be so at each gateway when it is restarted: at one after the other another disk, or name.
-        if let Some(item) = items.iter().find(|item| item.effect == Effect::Refused) {
-            let why = item.note.as_deref().unwrap_or_default();
-            return Err(Fault::refused(format!("nothing was changed: {} {}: {why}", item.change, item.name)));
-        }
         if changes.is_empty() {
             changing.asking = self.ask_whether_it_is_so();
             return Ok(changing);
@@ -206,6 +206,9 @@ impl super::Membership {
         if let Some(name) = regrouped(&self.items, after).next() {
             return Err(format!("{name}: {REGROUPED}"));
         }
+        if let Some((name, what)) = known_otherwise(&self.items, after, &self.known) {
+            return Err(format!("{name}: {what} {KNOWN_OTHERWISE}"));
+        }
         if let Some(text) = beyond(planned, self.shared.ana_groups) {
             return Err(text);
         }
@@ -274,6 +277,32 @@ fn regrouped(before: &Items, after: &Items) -> impl Iterator<Item = String> {
     both.filter(move |(_, old, new)| group(old) != group(new)).map(|(key, ..)| key.clone())
 }
 
+/// The first item whose hosts would know it by something else afterwards, and what that is.
+fn known_otherwise(
+    before: &Items,
+    after: &Items,
+    known: &BTreeMap<Key, Known>,
+) -> Option<(String, &'static str)> {
+    let both = before.iter().filter_map(|(key, old)| Some((key, old, after.get(key)?)));
+    let mut found = both.filter_map(|(key, old, new)| {
+        let differs = |name: &&'static str| old.get(*name) != new.get(*name);
+        if key.starts_with("subsystem/") {
+            return Some((key.clone(), ["serial", "model"].into_iter().find(differs)?));
+        }
+        if !key.starts_with("namespace/") || differs(&"rbd") {
+            return None;
+        }
+        let known = known::key_of_item(key).and_then(|key| known.get(&key));
+        let is_as_shown = |name: &'static str| {
+            let shown = known.and_then(|known| known.shown_as(name, new.get(name)));
+            shown.unwrap_or(false)
+        };
+        let what = ["uuid", "block_size"].into_iter().filter(differs).find(|name| !is_as_shown(name))?;
+        Some((key.clone(), what))
+    });
+    found.next()
+}
+
 /// The changes that lead from items to others, each for the version of the item that it was made to.
 fn differences(
     before: &Items,
@@ -306,5 +335,33 @@ mod tests {
         assert_eq!(least_loaded(&loads([1, 1, 3, 0]), &shared), Some(1), "gw1 has one more");
         assert_eq!(least_loaded(&loads([1, 0, 0, 0]), &BTreeMap::new()), Some(2), "nobody serves any yet");
         assert_eq!(least_loaded(&loads([5, 0, 0, 0]), &[(1, "gw1".to_owned())].into()), Some(1));
+    }
+
+    #[test]
+    fn what_hosts_know_a_disk_by_stays_whether_it_is_open_here_or_not() {
+        let nqn: Nqn = "nqn.2026-11.a:one".parse().unwrap();
+        let (own, other) = ("b0e2a8d6-0049-50bc-9a3d-5e8aeaac9d6f", "a2a0e7a1-2ff8-44a7-9a1c-111111111111");
+        let items = |text: &str| -> Items {
+            let item = format!("nsid = 1\nrbd = {{ image = \"a\" }}\n{text}");
+            [("namespace/nqn.2026-11.a:one/1".to_owned(), toml::from_str(&item).unwrap())].into()
+        };
+        let known = |uuid: &str| {
+            let known =
+                serde_json::json!({ "bytes": 1 << 20, "block_size": 4096, "uuid": uuid, "image": own });
+            BTreeMap::from([((nqn, 1), serde_json::from_value::<Known>(known).unwrap())])
+        };
+        let given = |uuid: &str| format!("uuid = \"{uuid}\"");
+        let refused = |from: &str, to: &str, uuid: &str| {
+            known_otherwise(&items(from), &items(to), &known(uuid)).map(|(_, what)| what)
+        };
+        assert_eq!(refused("", &given(other), own), Some("uuid"));
+        assert_eq!(refused("", &given(own), own), None, "it is that already");
+        assert_eq!(refused(&given(other), "", other), Some("uuid"));
+        assert_eq!(refused(&given(own), "", own), None);
+        assert_eq!(refused("", "block_size = 512", own), Some("block_size"));
+        assert_eq!(refused("", "block_size = 4096", own), None);
+        assert_eq!(refused("", "read_only = true", own), None);
+        let unknown = known_otherwise(&items(""), &items(&given(other)), &BTreeMap::new());
+        assert_eq!(unknown.map(|(_, what)| what), Some("uuid"), "nobody has opened it yet");
     }
 }

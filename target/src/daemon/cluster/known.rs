@@ -66,6 +66,17 @@ impl Known {
         }
     }
 
+    /// Whether hosts see the disk like that already, whatever the item says of it now.
+    pub(super) fn shown_as(&self, name: &str, value: Option<&toml::Value>) -> Option<bool> {
+        match name {
+            "uuid" => {
+                let given = value.and_then(|value| value.as_str()?.parse::<Uuid>().ok());
+                Some(given.or(self.image)? == self.uuid)
+            }
+            _ => Some(value?.as_integer()? == i64::from(self.block_size)),
+        }
+    }
+
     /// The change that has all gateways know it.
     pub(super) fn change(self, namespace: &str, expect: Option<u64>) -> Option<Change> {
         Some(Change { key: size_of(namespace)?, value: Some(serde_json::to_value(self).ok()?), expect })
@@ -82,6 +93,17 @@ pub(super) fn size_of(namespace: &str) -> Option<String> {
     namespace.strip_prefix("namespace/").map(|of| format!("{SIZE}{of}"))
 }
 
+/// The namespace of such an item.
+pub(super) fn namespace_of(size: &str) -> Option<String> {
+    size.strip_prefix(SIZE).map(|of| format!("namespace/{of}"))
+}
+
+/// Which namespace an item of the configuration is.
+pub(super) fn key_of_item(namespace: &str) -> Option<Key> {
+    let (nqn, nsid) = namespace.strip_prefix("namespace/")?.rsplit_once('/')?;
+    Some((nqn.parse().ok()?, nsid.parse().ok()?))
+}
+
 /// What the items say.
 pub(super) fn known(items: &BTreeMap<String, Stored>) -> BTreeMap<Key, Known> {
     let of = |(key, item): (&String, &Stored)| {
@@ -92,6 +114,13 @@ pub(super) fn known(items: &BTreeMap<String, Stored>) -> BTreeMap<Key, Known> {
         Some(((nqn.parse().ok()?, nsid.parse().ok()?), known)).filter(|_| is_right)
     };
     items.iter().filter_map(of).collect()
+}
+
+/// Whether hosts know a disk by another UUID or block size than the group's configuration says.
+fn is_shown_otherwise(export: &Export, new: &Namespace) -> bool {
+    let uuid = new.uuid.or_else(|| identity(&export.disk).map(Uuid::into_bytes));
+    let block_size = new.block_size.is_some_and(|size| size != export.disk.geometry().block_size);
+    uuid.is_some_and(|uuid| uuid != export.uuid) || block_size
 }
 
 /// Whether what is shown here may take the place of what is known. Which disk it is never changes: that would be another
@@ -171,7 +200,9 @@ impl Daemon {
         let cluster = self.cluster.as_ref()?;
         let rank = |key: &Key| rank(&cluster.shared.items, &item(key));
         let is_it = |(other, known): &(&Key, &Known)| {
-            *other != key && known.image.is_some() && known.image == found.image && rank(other) < rank(key)
+            let is_there = || cluster.shared.items.contains_key(&item(other));
+            let is_same = known.image.is_some() && known.image == found.image;
+            *other != key && is_same && is_there() && rank(other) < rank(key)
         };
         cluster.known.iter().find(is_it).map(|(other, _)| *other)
     }
@@ -191,15 +222,15 @@ impl Daemon {
         }
     }
 
-    /// Takes away what is another disk than the group serves under that number: the namespace was removed and added again while
-    /// this gateway did not look, and its name is another image's by now. `before`: what the group knew until now.
+    /// Takes away what is another disk than the group serves under that number, or has another UUID or block size there: the
+    /// namespace was removed and added again while this gateway did not look. `before`: what the group knew until now.
     pub(super) fn take_away_others(
         &mut self,
         asked: &Config,
         before: &BTreeMap<Key, Known>,
     ) -> Vec<(Key, Vec<Pending>)> {
         let Some(cluster) = &self.cluster else { return Vec::new() };
-        let is_other = |export: &&Export| {
+        let is_other = |export: &Export| {
             let (key, shown) = (key_of(export), Known::shown(export));
             match cluster.known.get(&key) {
                 Some(known) => !known.is_same_disk(&shown, &export.namespace),
@@ -207,16 +238,17 @@ impl Daemon {
                 None => before.contains_key(&key) && !cluster.has_item(size_of(&item(&key))),
             }
         };
-        let stays = |export: &&Export| {
+        let of_shared = self.exports().iter().filter(|export| export.shared.is_some());
+        let stays = of_shared.filter_map(|export| {
             let of = asked.subsystems.iter().filter(|subsystem| subsystem.nqn == export.nqn);
-            let mut of = of.flat_map(|subsystem| &subsystem.namespaces);
-            of.any(|new| {
-                let old = &export.namespace;
-                (new.nsid, new.uuid, &new.backing) == (old.nsid, old.uuid, &old.backing)
-            })
-        };
-        let shared = self.exports().iter().filter(|export| export.shared.is_some());
-        let others: Vec<Key> = shared.filter(stays).filter(is_other).map(key_of).collect();
+            let new =
+                of.flat_map(|subsystem| &subsystem.namespaces).find(|it| it.nsid == export.namespace.nsid)?;
+            (new.backing == export.namespace.backing).then_some((export, new))
+        });
+        let others: Vec<Key> = stays
+            .filter(|(export, new)| is_other(export) || is_shown_otherwise(export, new))
+            .map(|(export, _)| key_of(export))
+            .collect();
         let take_away = |(nqn, nsid): Key| {
             tracing::warn!(
                 "namespace {nsid} of {nqn} was removed and added again meanwhile: the image of its name is opened anew"
