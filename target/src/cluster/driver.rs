@@ -344,7 +344,8 @@ impl Thread {
         }
         match &state {
             (word @ ("suspended" | "refused"), Some(why)) => tracing::error!("this gateway is {word}: {why}"),
-            ("joining", Some(why)) if self.gateway.has_failed() => {
+            // Why there is no connection has been logged as that.
+            ("joining", Some(why)) if self.gateway.has_failed() && !self.store.is_in_trouble() => {
                 tracing::error!("this gateway is joining: {why}; it is tried again");
             }
             (word, Some(why)) => tracing::info!("this gateway is {word}: {why}"),

@@ -89,6 +89,11 @@ impl Store {
         refused.map_or(Ok(()), Err)
     }
 
+    /// Whether it is known why the cluster cannot be reached.
+    pub(super) fn is_in_trouble(&self) -> bool {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
     /// Logs each reason once.
     fn note(&self, error: Option<&Error>) {
         let text = error.map(ToString::to_string);

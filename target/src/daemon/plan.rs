@@ -5,6 +5,7 @@
 
 use super::Daemon;
 use super::ana::state_of;
+use super::cluster::has_usual_form;
 use super::differences::differences;
 use super::disks::error_text;
 use super::keys::NO_KEYS;
@@ -178,6 +179,21 @@ impl Change {
     }
 }
 
+/// What is said of new names of hosts that look mistyped. A host may call itself so, and is let in then.
+fn unusual(new: &Hosts, old: &Hosts) -> Option<String> {
+    let named = |hosts: &Hosts| match hosts {
+        Hosts::Any => Vec::new(),
+        Hosts::Only(names) => names.clone(),
+    };
+    let old = named(old);
+    let is_unusual = |host: &Nqn| !old.contains(host) && !has_usual_form(&host.to_string());
+    let host = named(new).into_iter().find(is_unusual)?;
+    Some(format!(
+        "{host} has not the form of a host's name (nqn.yyyy-mm.DOMAIN:…, nqn.2014-08.org.nvmexpress:uuid:UUID): `nvmf show-hostnqn` on \
+         the host says what it is called"
+    ))
+}
+
 fn listener_name(listener: &Listener) -> String {
     format!("{} over {}", listener.address, listener.transport)
 }
@@ -332,6 +348,11 @@ impl Daemon {
                     .to_owned(),
             ),
             Change::Strict(_) => Some("it counts at the next start".to_owned()),
+            Change::AddSubsystem(new) => unusual(&new.hosts, &Hosts::Only(Vec::new())),
+            Change::Hosts(nqn, new) => {
+                let old = self.config.subsystems.iter().find(|subsystem| subsystem.nqn == *nqn)?;
+                unusual(new, &old.hosts)
+            }
             Change::SetNamespace(nqn, new) if self.must_open_anew(nqn, new) => {
                 Some("its disk was opened for reading only: hosts lose it for the moment until it is open again".to_owned())
             }
@@ -545,6 +566,20 @@ mod tests {
     fn change_of_what_a_listener_allows_is_not_another_listener() {
         assert_eq!(words(&[("4420\"", "4420\"\nallow = [\"10.0.0.0/8\"]")]), ["change-listener"]);
         assert_eq!(words(&[("4420\"", "4420\"\ncrc = \"on\"")]), ["remove-listener", "add-listener"]);
+    }
+
+    #[test]
+    fn host_whose_name_looks_mistyped_is_named_once() {
+        let only = |names: &[&str]| Hosts::Only(names.iter().map(|name| name.parse().unwrap()).collect());
+        let (usual, wrong) = ("nqn.2026-11.com.example:h", "nqn.typoo");
+        assert_eq!(unusual(&only(&[usual]), &only(&[])), None);
+        assert_eq!(unusual(&Hosts::Any, &only(&[wrong])), None);
+        assert_eq!(unusual(&only(&[wrong, usual]), &only(&[wrong])), None, "it was there before");
+        let text = unusual(&only(&[usual, wrong]), &only(&[usual])).unwrap();
+        assert!(
+            text.starts_with("nqn.typoo has not the form") && text.contains("nvmf show-hostnqn"),
+            "{text}"
+        );
     }
 
     #[test]

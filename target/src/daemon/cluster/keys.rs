@@ -239,7 +239,7 @@ impl Daemon {
 }
 
 /// Whether a name begins with a month and a domain, as NVMe has it; the form with a UUID has a whole one.
-fn has_usual_form(text: &str) -> bool {
+pub(in crate::daemon) fn has_usual_form(text: &str) -> bool {
     if let Some(uuid) = text.strip_prefix("nqn.2014-08.org.nvmexpress:uuid:") {
         return uuid.len() == 36 && uuid.parse::<uuid::Uuid>().is_ok();
     }

@@ -66,6 +66,7 @@ pub(super) use handing_over::HandingOver;
 pub(super) use images::item;
 pub(super) use joining::JoinError;
 pub(crate) use joining::gateway_name;
+pub(super) use keys::has_usual_form;
 pub(super) use showing::Taken;
 
 /// What is known of the group here.
