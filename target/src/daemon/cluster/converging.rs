@@ -74,14 +74,14 @@ impl Daemon {
             tracing::error!("{key} of the group's configuration is left out: {reason}. {}", remedy(key));
         }
         cluster.converging = Some(op);
-        cluster.shared = *shared;
-        let known = core::mem::replace(&mut cluster.known, known::known(&cluster.shared.items));
+        let before = core::mem::replace(&mut cluster.shared, *shared);
+        cluster.known = known::known(&cluster.shared.items);
         cluster.items = config.items().unwrap_or_default();
         cluster.left_out = left_out;
         // Before a subsystem is there that a host without its key could connect to.
         self.take_shared_keys(keys);
         self.show_accepted_sizes();
-        let away = self.take_away_others(&config, &known);
+        let away = self.take_away_others(&config, &before.items);
         let mut changing = self.apply(&config, Origin::Group, None);
         for ((nqn, nsid), pending) in away {
             let name = format!("{nqn} namespace {nsid} (");

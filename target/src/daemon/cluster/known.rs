@@ -143,11 +143,8 @@ pub(super) struct Noting {
 
 impl Membership {
     /// Whether the group's configuration has such an item, readable or not.
-    fn has_item(&self, key: Option<String>) -> bool {
-        key.is_some_and(|key| {
-            self.shared.items.contains_key(&key)
-                || self.shared.unreadable.iter().any(|(name, _)| *name == key)
-        })
+    fn has_item(&self, key: &str) -> bool {
+        self.shared.items.contains_key(key) || self.shared.unreadable.iter().any(|(name, _)| name == key)
     }
 
     /// What is known of this disk, if it is the one that is known.
@@ -223,19 +220,24 @@ impl Daemon {
     }
 
     /// Takes away what is another disk than the group serves under that number, or has another UUID or block size there: the
-    /// namespace was removed and added again while this gateway did not look. `before`: what the group knew until now.
+    /// namespace was removed and added again while this gateway did not look. `before`: the items that were read before.
     pub(super) fn take_away_others(
         &mut self,
         asked: &Config,
-        before: &BTreeMap<Key, Known>,
+        before: &BTreeMap<String, Stored>,
     ) -> Vec<(Key, Vec<Pending>)> {
         let Some(cluster) = &self.cluster else { return Vec::new() };
         let is_other = |export: &Export| {
             let (key, shown) = (key_of(export), Known::shown(export));
             match cluster.known.get(&key) {
                 Some(known) => !known.is_same_disk(&shown, &export.namespace),
-                // It goes with its namespace, and with what names the image.
-                None => before.contains_key(&key) && !cluster.has_item(size_of(&item(&key))),
+                // It goes with its namespace, and with what names the image. Alone it goes by hand only.
+                None => {
+                    let (namespace, size) = (item(&key), size_of(&item(&key)).unwrap_or_default());
+                    let is_new = before.get(&namespace).map(|it| it.version)
+                        != cluster.shared.items.get(&namespace).map(|it| it.version);
+                    is_new && before.contains_key(&size) && !cluster.has_item(&size)
+                }
             }
         };
         let of_shared = self.exports().iter().filter(|export| export.shared.is_some());

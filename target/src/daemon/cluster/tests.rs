@@ -311,13 +311,15 @@ fn disk_that_is_another_one_than_the_group_serves_by_now_is_opened_anew() {
         serde_json::from_value::<super::known::Known>(known).unwrap()
     };
     let other = known("b0e2a8d6-0049-50bc-9a3d-5e8aeaac9d6f");
-    // What the group knew before, what it knows now, whether that cannot be read, and whether the disk goes.
-    for (case, before, now, is_damaged, goes) in [
-        ("the same disk", Some("own"), Some("own"), false, false),
-        ("another one", Some("own"), Some("other"), false, true),
-        ("removed and added", Some("own"), None, false, true),
-        ("never opened until now", None, None, false, false),
-        ("what is known is damaged", Some("own"), None, true, false),
+    // Whether the group knew it before, what it knows now, whether that cannot be read, whether the namespace was written anew, and
+    // whether the disk goes.
+    for (case, before, now, is_damaged, is_new, goes) in [
+        ("the same disk", true, Some("own"), false, true, false),
+        ("another one", true, Some("other"), false, true, true),
+        ("removed and added", true, None, false, true, true),
+        ("never opened until now", false, None, false, true, false),
+        ("what is known is damaged", true, None, true, true, false),
+        ("what is known was removed by hand", true, None, false, false, false),
     ] {
         let mut daemon = gateway();
         let asked = Config { subsystems: Config::parse(&text).unwrap().subsystems, ..daemon.config.clone() };
@@ -332,21 +334,26 @@ fn disk_that_is_another_one_than_the_group_serves_by_now_is_opened_anew() {
         });
         let cluster = daemon.cluster.as_mut().unwrap();
         cluster.known = of(now);
+        let item = |version| Item { version, value: json!(null) };
+        let size = before.then(|| (format!("size/{NQN}/2"), item(2)));
+        let before = size.into_iter().chain([(format!("namespace/{NQN}/2"), item(1))]).collect();
+        let version = if is_new { 5 } else { 1 };
+        cluster.shared.items.insert(format!("namespace/{NQN}/2"), item(version));
         if is_damaged {
             cluster.shared.unreadable.push((format!("size/{NQN}/2"), "it is damaged".to_owned()));
         }
-        let away = daemon.take_away_others(&asked, &of(before));
+        let away = daemon.take_away_others(&asked, &before);
         assert_eq!(away.iter().map(|(key, _)| *key).collect::<Vec<_>>(), [(nqn, 2); 1][..usize::from(goes)]);
         assert_eq!(daemon.exports().iter().any(|export| export.device == device), !goes, "{case}");
         if !goes {
             // Removed, and added with another UUID.
             let mut given = asked.clone();
             given.subsystems[0].namespaces[0].uuid = Some([9; 16]);
-            assert_eq!(daemon.take_away_others(&given, &of(before)).len(), 1, "{case}");
+            assert_eq!(daemon.take_away_others(&given, &before).len(), 1, "{case}");
         }
         // What is not in the configuration any more goes the usual way.
         let without = Config { subsystems: Vec::new(), ..asked };
-        assert!(daemon.take_away_others(&without, &of(Some("own"))).is_empty(), "{case}");
+        assert!(daemon.take_away_others(&without, &before).is_empty(), "{case}");
         daemon.stop(Duration::ZERO);
     }
 }
