@@ -96,11 +96,16 @@ impl Daemon {
                         [discovery]); a gateway reads its own file at `systemctl reload`";
             return Err(Fault::refused(text));
         }
-        if !asked.hosts.is_empty() {
+        if asked.hosts.iter().any(|host| host.group_keys.is_empty()) {
             return Err(Fault::refused(
                 "keys of hosts are given to the group by `host set-key`: leave [[host]] out",
             ));
         }
+        if let Some(text) = self.lacks_keys(&asked.hosts) {
+            return Err(Fault::refused(text));
+        }
+        // What it is asked for has nothing else of them.
+        let asked = Config { hosts: Vec::new(), ..asked.clone() };
         if asked.is_empty() {
             return Err(Fault::refused("the file has no [[subsystem]]: everything stays as it is"));
         }

@@ -38,7 +38,7 @@ pub(super) fn gateway() -> Daemon {
 }
 
 /// What a request is refused with.
-fn refused(daemon: &mut Daemon, request: &str, fields: &serde_json::Value) -> String {
+pub(super) fn refused(daemon: &mut Daemon, request: &str, fields: &serde_json::Value) -> String {
     let mut line = json!({ "version": 1, "request": request });
     let fields = fields.as_object().unwrap().clone();
     line.as_object_mut().unwrap().extend(fields);
