@@ -95,6 +95,20 @@ fn stall_of_the_store_for_all_makes_nobody_fence_anybody() {
 }
 
 #[test]
+fn suspended_gateway_does_not_say_that_its_groups_are_served() {
+    let served = |until: Time| {
+        let world = world(&[(AT, 30 * SECOND, Fault::Stall)], until);
+        let status = status(&world, 0);
+        let is_own = |name: &GatewayName| name.as_str() == "gw0";
+        let own = status.groups.values().filter(|group| group.gateway.as_ref().is_some_and(is_own));
+        (status.state, own.map(|group| group.served).collect::<Vec<_>>())
+    };
+    assert_eq!(served(AT), ("member", vec![true; 2]));
+    assert_eq!(served(AT + 20 * SECOND), ("suspended", vec![false; 2]));
+    assert_eq!(served(AT + 45 * SECOND), ("member", vec![true; 2]));
+}
+
+#[test]
 fn stall_of_a_lease_makes_nobody_fence_its_holder() {
     let outcome = run(&[(AT, 30 * SECOND, Fault::StallObject { object: 3 })]);
     assert_eq!(outcome.takeovers, 0);

@@ -58,7 +58,7 @@ impl Daemon {
                 *load += 1;
             }
         }
-        least_loaded(&loads, &self.owners().into_iter().map(|(id, (owner, _))| (id, owner)).collect())
+        least_loaded(&loads, &self.owners().into_iter().map(|(id, (owner, ..))| (id, owner)).collect())
     }
 
     /// NSIDs of a subsystem that the group has for namespaces which are left out here.
@@ -128,6 +128,9 @@ impl Daemon {
         if let Some(item) = items.iter().find(|item| item.effect == Effect::Refused) {
             let why = item.note.as_deref().unwrap_or_default();
             return Err(Fault::refused(format!("nothing was changed: {} {}: {why}", item.change, item.name)));
+        }
+        if let Some(fault) = self.cannot_ask() {
+            return Err(fault);
         }
         if changes.is_empty() {
             changing.asking = self.ask_whether_it_is_so();

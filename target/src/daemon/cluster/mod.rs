@@ -67,6 +67,7 @@ pub(super) use images::item;
 pub(super) use joining::JoinError;
 pub(crate) use joining::gateway_name;
 pub(super) use showing::Taken;
+pub(super) use telling::Owner;
 
 /// What is known of the group here.
 pub(super) struct Membership {
