@@ -2,12 +2,13 @@
 
 use super::super::Daemon;
 use super::converging::remedy;
+use super::images::item;
 use crate::control::protocol::Fault;
 use crate::control::request::status::NamespaceState;
 use crate::metrics::observed::SeenGroup;
 use nvmf_cluster::status::{GroupStatus, OtherStatus};
 use nvmf_cluster::{AnaState, GatewayName, GroupId, Listens, Object, Status};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// Items that are named in `status`; `cluster status` has them all.
@@ -134,7 +135,20 @@ impl Daemon {
             place["ana"] = nvmf_config::AnaGroup { id: id.0, state }.state_word().into();
             place["namespaces"] = self.namespaces_of(id.0).into();
         }
+        // Nothing is wrong with the item of an image that is not open.
+        let (unopened, broken): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            status.configuration.broken.into_iter().partition(|(key, _)| self.is_wanted(key));
+        answer["configuration"]["broken"] = json!(broken);
+        answer["configuration"]["unopened"] = json!(unopened);
         Ok(answer)
+    }
+
+    /// Whether an item is a namespace that this gateway serves, or would if its image was open.
+    pub(super) fn is_wanted(&self, key: &str) -> bool {
+        let mut all = self.config.subsystems.iter().flat_map(|subsystem| {
+            subsystem.namespaces.iter().map(|namespace| item(&(subsystem.nqn, namespace.nsid)))
+        });
+        !self.is_left_out(key) && all.any(|name| name == key)
     }
 
     /// For those who read metrics.
