@@ -40,6 +40,14 @@ impl Gateway {
         }
     }
 
+    /// The groups that this gateway was to take and could not, each with the reason, until somebody serves it.
+    pub fn untaken(&self) -> impl Iterator<Item = (GroupId, &str)> {
+        self.groups.iter().filter_map(|(id, group)| {
+            let is_served = matches!(group.entry().map(|entry| &entry.state), Some(State::Owned { by, .. }) if by != self.me());
+            group.unable.as_deref().filter(|_| !is_served).map(|reason| (*id, reason))
+        })
+    }
+
     /// What it is in its group, and why, if it is no plain member.
     #[must_use]
     pub fn state(&self) -> (&'static str, Option<String>) {
