@@ -99,6 +99,10 @@ pub(crate) struct Group {
     pub(crate) ana: AnaState,
     /// Attempts that failed in a row, why the last one did, and before when there is none.
     pub(crate) failures: u32,
+    /// The same before it was owned: nobody was fenced for them.
+    pub(crate) vain: u32,
+    /// Why it could not be taken here when that was tried last, until it is served.
+    pub(crate) unable: Option<String>,
     pub(crate) trouble: Option<String>,
     pub(crate) not_before: Duration,
     /// Images of it could not be opened here: another gateway should take it.
@@ -138,6 +142,8 @@ impl Group {
             drain_until: Duration::ZERO,
             ana: AnaState::INACCESSIBLE,
             failures: 0,
+            vain: 0,
+            unable: None,
             trouble: None,
             not_before: Duration::ZERO,
             unable_until: Duration::ZERO,

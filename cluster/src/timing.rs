@@ -47,6 +47,8 @@ pub struct Timing {
     pub retry: Duration,
     /// The longest such pause.
     pub retry_max: Duration,
+    /// The longest such pause of a takeover that has fenced nobody yet: hosts wait for it.
+    pub retry_unfenced: Duration,
 }
 
 impl Timing {
@@ -71,6 +73,7 @@ impl Timing {
         quiet: Duration::from_secs(60),
         retry: Duration::from_secs(1),
         retry_max: Duration::from_secs(60),
+        retry_unfenced: Duration::from_secs(8),
     };
 
     /// The pause after something has failed once, and so many times more.

@@ -98,6 +98,14 @@ pub(crate) fn check(text: &str, file: &file::File) -> Result<Config> {
         file.host.iter().zip(&hosts).map(|(h, v)| (h.as_ref().nqn.span(), v.nqn.to_string())),
     )?;
     checker.at_most("hosts", file.host.iter().map(Spanned::span), HOSTS_MAX)?;
+    let of_group = file.host.iter().find_map(|host| host.as_ref().group_keys.as_ref());
+    if let Some(value) = of_group.filter(|_| !listeners.is_empty()) {
+        return checker.error(
+            value,
+            "group_keys is written by `ctl save` of a group of gateways: a target has the keys of its hosts in files \
+             (dhchap_key_file, tls_key_file)",
+        );
+    }
     let metrics = file.metrics.as_ref().map(|metrics| checker.metrics(metrics)).transpose()?;
     let cluster = file.cluster.as_ref().map(|cluster| checker.cluster(cluster, &listeners)).transpose()?;
     let config = Config { target, discovery, listeners, subsystems, hosts, metrics, cluster };

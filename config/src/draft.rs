@@ -3,9 +3,9 @@
 use crate::check::{self, MODEL};
 use crate::identity;
 use crate::model::{
-    AnaGroup, Backing, Config, ControlSocket, DHCHAP_GROUPS, DHCHAP_HASHES, Discovery, DuplicateHostId, Host,
-    HostLimits, Hosts, Limits, Listener, Metrics, MetricsAddress, Namespace, Poll, ProviderChoice, Referral,
-    Subsystem, Target, Tls, Transport, VerbsOptions,
+    AnaGroup, Backing, Config, ControlSocket, DHCHAP_GROUPS, DHCHAP_HASHES, Discovery, DuplicateHostId,
+    GROUP_KEYS, Host, HostLimits, Hosts, Limits, Listener, Metrics, MetricsAddress, Namespace, Poll,
+    ProviderChoice, Referral, Subsystem, Target, Tls, Transport, VerbsOptions,
 };
 use crate::{Cluster, ConfigError, Rbd, RbdEncryption, size};
 use core::fmt::Display;
@@ -573,6 +573,7 @@ fn host(host: &Host) -> Result<Table, DraftError> {
         keys.path("dhchap_ctrl_key_file", path)?;
     }
     keys.unless("require_concat", &host.require_concat, &false, |&required| required.into());
+    keys.unless("group_keys", &host.group_keys, &Vec::new(), |kinds| words(kinds, &GROUP_KEYS));
     Ok(keys.0)
 }
 

@@ -117,6 +117,7 @@ pub(crate) struct Host {
     pub(crate) dhchap_key_file: Option<Spanned<PathBuf>>,
     pub(crate) dhchap_ctrl_key_file: Option<Spanned<PathBuf>>,
     pub(crate) require_concat: Option<Spanned<bool>>,
+    pub(crate) group_keys: Option<Spanned<Vec<Spanned<String>>>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

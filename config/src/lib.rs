@@ -37,9 +37,9 @@ pub use ipnet::IpNet;
 pub use items::Items;
 pub use log::log_filter;
 pub use model::{
-    AnaGroup, Backing, Config, ControlSocket, Discovery, DuplicateHostId, Host, HostLimits, Hosts, Limits,
-    Listener, Metrics, MetricsAddress, Namespace, Poll, ProviderChoice, Referral, Subsystem, Target, Tls,
-    Transport, VerbsOptions,
+    AnaGroup, Backing, Config, ControlSocket, Discovery, DuplicateHostId, GroupKey, Host, HostLimits, Hosts,
+    Limits, Listener, Metrics, MetricsAddress, Namespace, Poll, ProviderChoice, Referral, Subsystem, Target,
+    Tls, Transport, VerbsOptions,
 };
 pub use nvme_proto::admin::log_page::AnaState;
 pub use rbd::{Rbd, RbdEncryption, RbdNameError};

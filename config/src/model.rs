@@ -264,7 +264,25 @@ pub struct Host {
     /// It uses namespaces over TLS only: where that is not there from the first byte, its authentication must make the key
     /// (secure channel concatenation). There only with `dhchap_key_file`.
     pub require_concat: bool,
+    /// The keys that a group of gateways had of it when the file was saved, which has none of them. There only where nothing
+    /// else is, and no listener.
+    pub group_keys: Vec<GroupKey>,
 }
+
+/// A key of a host that a group of gateways has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GroupKey {
+    /// Its secret for DH-HMAC-CHAP.
+    Dhchap,
+    /// That of the controller towards it.
+    DhchapController,
+    /// Its key for TLS.
+    Tls,
+}
+
+/// The words for [`Host::group_keys`].
+pub(crate) const GROUP_KEYS: [(&str, GroupKey); 3] =
+    [("dhchap", GroupKey::Dhchap), ("dhchap-controller", GroupKey::DhchapController), ("tls", GroupKey::Tls)];
 
 /// What hosts connect with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -434,12 +434,12 @@ passphrase_file = "/etc/nvmf/vm1.key"
 
 #[test]
 fn saved_configuration_says_the_same() {
-    for text in [ALL, GOOD] {
+    for text in [ALL, GOOD, OF_A_GROUP] {
         let config = Config::parse(text).unwrap();
         let saved = config.to_text().unwrap();
         assert_eq!(Config::parse(&saved).unwrap(), config, "{saved}");
     }
-    for all in [ALL, GATEWAY] {
+    for all in [ALL, GATEWAY, OF_A_GROUP] {
         let saved = Config::parse(all).unwrap().to_text().unwrap();
         let lacks = |line: &&str| !line.is_empty() && !line.starts_with('[') && !saved.contains(key(line));
         assert_eq!(all.lines().find(lacks), None, "each key is saved: {saved}");
@@ -461,6 +461,26 @@ user = "nvmf"
 keyring = "/etc/ceph/nvmf.keyring"
 ana_groups = 8
 "#;
+
+/// What a group of gateways says of a host beside that.
+const OF_A_GROUP: &str = r#"
+[[host]]
+nqn = "nqn.2026-11.a:b"
+group_keys = ["dhchap", "dhchap-controller", "tls"]
+"#;
+
+#[test]
+fn keys_that_a_group_had_are_named_in_no_file_of_a_target() {
+    let listener = "[[listener]]\naddress = \"192.0.2.1\"\n";
+    let with_file = "dhchap_key_file = \"/etc/nvmf/keys/b\"\n";
+    for text in [format!("{listener}{OF_A_GROUP}"), format!("{OF_A_GROUP}{with_file}")] {
+        let error = Config::parse(&text).unwrap_err().to_string();
+        assert!(error.contains("written by `ctl save` of a group of gateways"), "{error}");
+    }
+    let unknown = OF_A_GROUP.replace("\"tls\"", "\"pin\"");
+    assert!(Config::parse(&unknown).unwrap_err().to_string().contains("\"dhchap-controller\", \"tls\""));
+    assert!(Config::parse(&OF_A_GROUP.replace("group_keys", "# ")).unwrap().hosts[0].group_keys.is_empty());
+}
 
 #[test]
 fn gateway_whose_listeners_are_wildcards_needs_addresses() {
@@ -498,7 +518,7 @@ fn every_key_of_the_file_is_among_those_that_are_saved() {
     let is_in = |text: &str, name: &str| {
         text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(|word| word == name)
     };
-    let is_there = |name: &&str| is_in(ALL, name) || is_in(GATEWAY, name);
+    let is_there = |name: &&str| [ALL, GATEWAY, OF_A_GROUP].iter().any(|all| is_in(all, name));
     // It is refused where it is named.
     let missing: Vec<_> = keys.filter(|name| !is_there(name) && *name != "path_mtu").collect();
     assert!(missing.is_empty(), "{missing:?}");

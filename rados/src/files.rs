@@ -144,6 +144,10 @@ impl<'a> Files<'a> {
             libc::ETIMEDOUT => {
                 format!("no monitor answers: check mon_host in {conf}, the network and firewalls")
             }
+            // Then nothing that is looked for is found.
+            libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::EAGAIN => {
+                "raise the limit that is reached (LimitNOFILE, TasksMax, MemoryMax of the unit)".to_owned()
+            }
             _ if is_missing => format!(
                 "there is no keyring {}: write it by ceph auth get client.{user} -o FILE, or name another one",
                 usual_keyrings(user)[0].display()
@@ -228,6 +232,8 @@ mod tests {
             "{text}"
         );
         assert!(text.contains(&format!("cluster of {}", folder.path().display())), "{text}");
+        let text = Files::of(&spec).refused(libc::EMFILE).to_string();
+        assert!(text.contains("LimitNOFILE") && !text.contains("there is no keyring"), "{text}");
     }
 
     #[test]

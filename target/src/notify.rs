@@ -3,7 +3,11 @@
 use sd_notify::NotifyState;
 use std::cell::Cell;
 use std::os::fd::AsFd;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+/// The line for `systemctl status`.
+static TOLD: Mutex<String> = Mutex::new(String::new());
 
 fn tell(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
@@ -13,12 +17,25 @@ fn tell(state: &[NotifyState<'_>]) {
 
 /// Listening: dependents may start.
 pub fn ready(status: &str) {
+    is_news(&TOLD, status);
     tell(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
-/// One line for `systemctl status`.
+/// One line for `systemctl status`, if it is another one than was told last.
 pub fn status(status: &str) {
-    tell(&[NotifyState::Status(status)]);
+    if is_news(&TOLD, status) {
+        tell(&[NotifyState::Status(status)]);
+    }
+}
+
+/// Whether this line is another one than the last.
+fn is_news(told: &Mutex<String>, status: &str) -> bool {
+    let mut told = told.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_news = *told != status;
+    if is_news {
+        status.clone_into(&mut told);
+    }
+    is_news
 }
 
 /// A reload begins; [`ready`] ends it.
@@ -44,7 +61,9 @@ pub fn remove_stored(name: &str) {
 
 /// The end begins.
 pub fn stopping() {
-    tell(&[NotifyState::Stopping, NotifyState::Status("draining")]);
+    let status = "draining";
+    is_news(&TOLD, status);
+    tell(&[NotifyState::Stopping, NotifyState::Status(status)]);
 }
 
 /// systemd's watchdog: told at half of the time that it allows, while every worker turns.
@@ -88,6 +107,13 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn line_that_stays_is_told_once() {
+        let told = Mutex::new(String::new());
+        let lines = ["one", "one", "two", "two", "one"];
+        assert_eq!(lines.map(|line| is_news(&told, line)), [true, false, true, false, true]);
+    }
 
     #[test]
     fn watchdog_is_told_once_in_each_period() {

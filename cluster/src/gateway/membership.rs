@@ -429,14 +429,20 @@ impl Gateway {
         let key = Record::key(&self.me().gateway);
         let bytes = snapshot.keys.get(&key);
         let record = bytes.and_then(|bytes| Record::decode(&self.me().gateway, bytes).ok());
-        let ids = match ControllerIds::decode(snapshot.keys.get(ControllerIds::KEY)) {
-            Ok(ids) => ids,
-            Err(Unreadable::Damaged { .. }) if self.membership.is_member() => {
-                if self.own.writing.is_none() {
-                    self.own.stored = record.filter(|it| it.process == *self.me()).zip(bytes.cloned());
-                }
-                return self.restore_controller_ids(now, snapshot);
+        let table = snapshot.keys.get(ControllerIds::KEY);
+        let is_mine = record.as_ref().is_some_and(|record| record.process == *self.me());
+        // Members have it in memory. Without it all would begin anew, each with any range.
+        let is_gone = table.is_none() && is_mine && self.own.ids.is_some();
+        let ids = ControllerIds::decode(table);
+        let is_lost = is_gone || matches!(ids, Err(Unreadable::Damaged { .. }));
+        if is_lost && self.membership.is_member() {
+            if self.own.writing.is_none() {
+                self.own.stored = record.filter(|_| is_mine).zip(bytes.cloned());
             }
+            return self.restore_controller_ids(now, snapshot);
+        }
+        let ids = match ids {
+            Ok(ids) => ids,
             Err(_) if self.membership.is_member() => return,
             Err(newer @ Unreadable::Newer { .. }) => {
                 return self.be_refused(now, newer.to_string());
@@ -452,8 +458,7 @@ impl Gateway {
         };
         self.own.ids = snapshot.keys.get(ControllerIds::KEY).map(|bytes| (ids.clone(), bytes.clone()));
         if self.membership.is_member() && self.own.writing.is_none() {
-            let mine = record.as_ref().is_some_and(|record| record.process == *self.me());
-            if !mine || ids.range(&self.me().gateway) != self.own.range {
+            if !is_mine || ids.range(&self.me().gateway) != self.own.range {
                 self.step_down(now, Membership::Registering);
             } else {
                 self.own.stored = record.zip(bytes.cloned());
@@ -488,7 +493,7 @@ impl Gateway {
         self.step_down(now, Membership::Refused(reason));
     }
 
-    /// The table is damaged, and this gateway has read it before.
+    /// The table is damaged, or gone, and this gateway has read it before.
     fn restore_controller_ids(&mut self, now: Duration, snapshot: &Snapshot) {
         let (Some((ids, _)), Some((_, stored)), None) = (&self.own.ids, &self.own.stored, &self.own.writing)
         else {

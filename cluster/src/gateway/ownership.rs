@@ -157,10 +157,15 @@ impl Gateway {
         self.groups.values().filter(|group| group.phase == Phase::Serving).count()
     }
 
+    /// Whether hosts are shown none of the groups that this gateway has.
+    pub(super) fn shows_nothing(&self) -> bool {
+        // Nor what somebody has taken away meanwhile: before that is so here, nobody reads or writes it.
+        self.suspended.is_some() || self.unapplied.is_some()
+    }
+
     /// Shows hosts what is so.
     pub(super) fn show(&mut self) {
-        // Nor what somebody has taken away meanwhile: before that is so here, nobody reads or writes it.
-        let suspended = self.suspended.is_some() || self.unapplied.is_some();
+        let suspended = self.shows_nothing();
         for (&id, group) in &mut self.groups {
             let state = group.ana(suspended);
             if core::mem::replace(&mut group.ana, state) != state {

@@ -78,6 +78,11 @@ impl Gateway {
             group.damage = group.damage.take().filter(|_| is_stored);
             group.wish = snapshot.keys.get(&Move::key(id)).cloned();
             group.wanted = group.wish.as_ref().and_then(|bytes| Move::decode(id, bytes).ok());
+            if !is_stored && group.entry.is_none() && group.unreadable.is_some() {
+                // Somebody has removed what was damaged. Whether he knew that nobody uses its images, he says by the restart.
+                group.unreadable =
+                    Some("its entry is gone: restart one gateway, which takes the group".to_string());
+            }
             group.gone = group.entry.is_some() && (!is_stored || group.damage.is_some());
             if group.gone && matches!(group.phase, Phase::Serving | Phase::Affirming) {
                 // Its owner writes it again.

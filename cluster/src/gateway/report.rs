@@ -40,6 +40,14 @@ impl Gateway {
         }
     }
 
+    /// The groups that this gateway was to take and could not, each with the reason, until somebody serves it.
+    pub fn untaken(&self) -> impl Iterator<Item = (GroupId, &str)> {
+        self.groups.iter().filter_map(|(id, group)| {
+            let is_served = matches!(group.entry().map(|entry| &entry.state), Some(State::Owned { by, .. }) if by != self.me());
+            group.unable.as_deref().filter(|_| !is_served).map(|reason| (*id, reason))
+        })
+    }
+
     /// What it is in its group, and why, if it is no plain member.
     #[must_use]
     pub fn state(&self) -> (&'static str, Option<String>) {
@@ -152,7 +160,8 @@ impl Gateway {
             return false;
         }
         if by.gateway == self.me().gateway {
-            return group.phase >= Phase::Affirming && self.idle.listens == Listens::Yes;
+            let shows = !self.shows_nothing();
+            return shows && group.phase >= Phase::Affirming && self.idle.listens == Listens::Yes;
         }
         let Some(peer) = self.peers.get(&by.gateway) else { return false };
         let is_away =
@@ -189,6 +198,11 @@ impl Gateway {
                 None if !ready => format!("it is to move to {to}, which is not ready yet"),
                 None => format!("moves to {to} once its I/O has ended"),
             });
+        }
+        if group.phase >= Phase::Serving && self.shows_nothing() {
+            let text = "hosts are shown that it is inaccessible, until the lease of this gateway is renewed and what was changed \
+                        meanwhile is in force";
+            return Some(text.to_string());
         }
         match (group.phase, entry_of_other(self, group)) {
             (Phase::Idle, Some(name)) if self.dead_since(name, group.seen).is_some() => {

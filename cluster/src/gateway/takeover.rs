@@ -181,6 +181,7 @@ impl Gateway {
             (Phase::Fencing, Reply::Done) => self.wait_for_map(now, id),
             (Phase::WaitingForMap, Reply::Done) => self.own(now, id),
             (Phase::Owning, Reply::Done) => {
+                group.vain = 0;
                 self.adopt(now, id);
                 self.load(now, id);
             }
@@ -190,6 +191,7 @@ impl Gateway {
             }
             (Phase::Opening, Reply::Done) => {
                 (group.phase, group.trouble, group.unable_until) = (Phase::Serving, None, Duration::ZERO);
+                group.unable = None;
                 self.own.trouble = None;
             }
             (Phase::Affirming, Reply::Done) => {
@@ -254,7 +256,21 @@ impl Gateway {
         } else {
             self.note_trouble(now, format!("ANA group {id}: {reason}"));
         }
+        let timing = self.timing;
+        let group = self.group(id);
+        group.unable = Some(reason.to_string());
+        let is_in_vain = (Phase::Connecting..Phase::Owning).contains(&group.phase);
+        // What was long ago says nothing.
+        if now.saturating_sub(group.not_before) > timing.quiet {
+            group.vain = 0;
+        }
         self.lose(now, id, reason);
+        // What keeps it from fencing may last: monitors are asked less and less often, and a recovery is noticed soon.
+        if is_in_vain {
+            let group = self.group(id);
+            group.not_before = now + timing.pause(group.vain).min(timing.retry_unfenced);
+            group.vain += 1;
+        }
         if self.holds(&self.groups[&id]) && self.others().next().is_some() {
             self.give_up(now, id);
         }

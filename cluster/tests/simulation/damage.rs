@@ -11,6 +11,10 @@ fn put(world: &mut World, object: &Object, key: &str, value: &[u8]) {
     assert!(world.objects.compare_and_set(object, &[], &[(key.into(), Some(value.to_vec()))]));
 }
 
+fn remove(world: &mut World, object: &Object, key: &str) {
+    assert!(world.objects.compare_and_set(object, &[], &[(key.into(), None)]));
+}
+
 fn owner(world: &World, group: u32) -> usize {
     let name = world.shown(group).pop().expect("an owner");
     world.nodes.iter().position(|node| node.name == name).expect("a gateway")
@@ -71,6 +75,61 @@ fn damaged_table_of_controller_ids_is_written_again_by_a_member() {
     world.run_until(AT + 15 * SECOND).expect("a run");
     assert_eq!(world.objects.keys(&Object::Gateways)["controller_ids"], table);
     assert_eq!(ids(&world), before);
+}
+
+/// Each member would begin anew, with any range, and close all connections for that.
+#[test]
+fn table_of_controller_ids_that_was_removed_is_written_again_by_a_member() {
+    let mut world = world(&[], AT);
+    let ids = |world: &World| [0, 1, 2].map(|node| status(world, node).controller_ids);
+    let (table, before) = (world.objects.keys(&Object::Gateways)["controller_ids"].clone(), ids(&world));
+    let shown = (1..=world.plan.groups).map(|group| world.shown(group)).collect::<Vec<_>>();
+    remove(&mut world, &Object::Gateways, "controller_ids");
+    let mut until = AT;
+    while until < AT + 15 * SECOND {
+        until += SECOND / 10;
+        world.run_until(until).expect("a run");
+        assert!((0..3).all(|node| status(&world, node).state == "member"));
+    }
+    assert_eq!(world.objects.keys(&Object::Gateways)["controller_ids"], table);
+    assert_eq!(ids(&world), before);
+    assert_eq!((1..=world.plan.groups).map(|group| world.shown(group)).collect::<Vec<_>>(), shown);
+}
+
+#[test]
+fn entry_that_was_damaged_and_then_removed_is_told_as_gone_until_a_gateway_is_restarted() {
+    let crashes = [0, 1, 2].map(|node| (AT, 2 * SECOND, Fault::Crash { node, again: true }));
+    let again = (AT + 40 * SECOND, SECOND, Fault::Crash { node: 2, again: true });
+    let mut world = world(&[crashes[0], crashes[1], crashes[2], again], AT + SECOND);
+    put(&mut world, &Object::Map, "group/1", GARBAGE);
+    let why = |world: &World| status(world, 0).groups[&GroupId(1)].why.clone().unwrap_or_default();
+    world.run_until(AT + 20 * SECOND).expect("a run");
+    assert!(why(&world).contains("rmomapkey"), "{}", why(&world));
+    remove(&mut world, &Object::Map, "group/1");
+    world.run_until(AT + 30 * SECOND).expect("a run");
+    assert_eq!(why(&world), "its entry is gone: restart one gateway, which takes the group");
+    world.run_until(AT + 70 * SECOND).expect("a run");
+    assert_eq!(world.shown(1).len(), 1);
+}
+
+/// Each change of what it is gets a line in the log.
+#[test]
+fn gateway_that_is_refused_says_so_until_what_is_stored_is_mended() {
+    let crashes = [0, 1, 2].map(|node| (AT, 2 * SECOND, Fault::Crash { node, again: true }));
+    let mut world = world(&crashes, AT + SECOND);
+    put(&mut world, &Object::Gateways, "controller_ids", GARBAGE);
+    world.run_until(AT + 15 * SECOND).expect("a run");
+    let mut until = world.now;
+    while until < AT + 30 * SECOND {
+        until += SECOND / 20;
+        world.run_until(until).expect("a run");
+        let status = status(&world, 0);
+        assert_eq!(status.state, "refused", "{:?}", status.why);
+        assert!(status.why.is_some_and(|why| why.contains("rmomapkey")));
+    }
+    remove(&mut world, &Object::Gateways, "controller_ids");
+    world.run_until(AT + 45 * SECOND).expect("a run");
+    assert!((0..3).all(|node| status(&world, node).state == "member"));
 }
 
 #[test]

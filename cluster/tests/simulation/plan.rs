@@ -89,6 +89,8 @@ pub(crate) enum Unable {
     Connect,
     /// They hang.
     Hang,
+    /// The monitors let it fence nobody.
+    Fence,
     /// No image can be opened.
     Open,
     /// One of two images of each group does not open.

@@ -136,6 +136,11 @@ impl World {
                 self.send_to(node, life, after, 0, Input::Reply(op, reply, None));
             }
             Action::Connect { .. } if unable == Some(Unable::Hang) => {}
+            Action::Blocklist { op, .. } if unable == Some(Unable::Fence) => {
+                self.refused_fences += 1;
+                let reply = Reply::Failed("permission denied".into());
+                self.send_to(node, life, 5 * MS, 0, Input::Reply(op, reply, None));
+            }
             Action::Connect { op, .. } if unable == Some(Unable::Connect) => {
                 let reply = Reply::Failed("permission denied".into());
                 self.send_to(node, life, 5 * MS, 0, Input::Reply(op, reply, None));

@@ -1,7 +1,7 @@
 //! Single faults, with what users would see: how long a group is away, who has it then, and what an operator is told.
 
 use super::mistakes::Mistake;
-use super::plan::{Fault, MS, Plan, Planned, SECOND, Time, secs};
+use super::plan::{Fault, MS, Plan, Planned, SECOND, Time, Unable, secs};
 use super::shrink::shrink;
 use super::world::{Outcome, World};
 use nvmf_cluster::{
@@ -92,6 +92,42 @@ fn one_gateway_has_made_a_new_group() {
 fn stall_of_the_store_for_all_makes_nobody_fence_anybody() {
     let outcome = run(&[(AT, 30 * SECOND, Fault::Stall)]);
     assert_eq!(outcome.takeovers, 0);
+}
+
+/// An operator has taken from it what it may do, or the monitors are against it: its log is not to be flooded.
+#[test]
+fn gateway_that_may_not_fence_asks_less_and_less_often_and_takes_over_soon_after_it_may() {
+    let unable = Fault::Unable { node: 1, how: Unable::Fence };
+    let crash = |node| (AT, 1000 * SECOND, Fault::Crash { node, again: false });
+    let faults = [crash(0), crash(2), (AT, 70 * SECOND, unable)];
+    let mut world = world(&faults, AT + 40 * SECOND);
+    let groups = 4;
+    let untaken: Vec<_> = {
+        let engine = &world.nodes[1].running.as_ref().expect("it runs").engine;
+        engine.untaken().map(|(_, reason)| reason.to_string()).collect()
+    };
+    assert_eq!(untaken, vec!["permission denied"; groups]);
+    let before = world.refused_fences;
+    world.run_until(AT + 70 * SECOND).expect("a run");
+    let asked = world.refused_fences - before;
+    assert!((groups as u32..=5 * groups as u32).contains(&asked), "{asked} times in 30 s");
+    world.run_until(AT + 82 * SECOND).expect("a run");
+    assert!(owners(&world).iter().all(|names| *names == ["gw1"]), "{:?}", owners(&world));
+    assert_eq!(world.nodes[1].running.as_ref().expect("it runs").engine.untaken().count(), 0);
+}
+
+#[test]
+fn suspended_gateway_does_not_say_that_its_groups_are_served() {
+    let served = |until: Time| {
+        let world = world(&[(AT, 30 * SECOND, Fault::Stall)], until);
+        let status = status(&world, 0);
+        let is_own = |name: &GatewayName| name.as_str() == "gw0";
+        let own = status.groups.values().filter(|group| group.gateway.as_ref().is_some_and(is_own));
+        (status.state, own.map(|group| group.served).collect::<Vec<_>>())
+    };
+    assert_eq!(served(AT), ("member", vec![true; 2]));
+    assert_eq!(served(AT + 20 * SECOND), ("suspended", vec![false; 2]));
+    assert_eq!(served(AT + 45 * SECOND), ("member", vec![true; 2]));
 }
 
 #[test]

@@ -128,6 +128,8 @@ pub(crate) struct World {
     pub(crate) last_end: Time,
     /// Nothing goes wrong any more.
     pub(crate) calm: bool,
+    /// Fences that the monitors refused.
+    pub(crate) refused_fences: u32,
     trace: Option<Vec<String>>,
 }
 
@@ -172,6 +174,7 @@ impl World {
             loaded: BTreeMap::new(),
             last_end: plan.end(),
             calm: false,
+            refused_fences: 0,
             trace: traced.then(Vec::new),
             plan,
             mistake,

@@ -3,7 +3,7 @@
 use super::{ANA_GROUPS_MAX, Checker, HOSTS_MAX, MODEL, NSID_MAX, Result, is_device_folder, narrow};
 use crate::file;
 use crate::identity;
-use crate::model::{Backing, Host, Hosts, Namespace, Subsystem};
+use crate::model::{Backing, GROUP_KEYS, Host, Hosts, Namespace, Subsystem};
 use crate::rbd::Rbd;
 use nvme_proto::nqn::Nqn;
 use std::path::PathBuf;
@@ -63,7 +63,16 @@ impl Checker<'_> {
             return self.error(value, message);
         }
         let tls_key_file = file.tls_key_file.as_ref().map(|path| path.as_ref().clone());
-        Ok(Host { nqn, tls_key_file, dhchap_key_file, dhchap_ctrl_key_file, require_concat })
+        let group_keys = file.group_keys.as_ref();
+        let group_keys = group_keys.map(|value| self.words("group_keys", Some(value), &GROUP_KEYS));
+        let group_keys = group_keys.transpose()?.unwrap_or_default();
+        let has_file = tls_key_file.is_some() || dhchap_key_file.is_some();
+        if let Some(value) = file.group_keys.as_ref().filter(|_| has_file) {
+            let message = "group_keys is written by `ctl save` of a group of gateways, whose keys are in no files: leave \
+                           it out";
+            return self.error(value, message);
+        }
+        Ok(Host { nqn, tls_key_file, dhchap_key_file, dhchap_ctrl_key_file, require_concat, group_keys })
     }
 
     /// An absolute path, or the name of a systemd credential.

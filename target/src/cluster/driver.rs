@@ -8,17 +8,20 @@ use crate::control::{Ended, Waker};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
 use nvmf_cluster::{
-    Action, Address, Gateway, Handle, Identity, Listens, OpId, Reply, RequestError, RequestId, Status,
-    Timing, Via,
+    Action, Address, Gateway, GroupId, Handle, Identity, Listens, OpId, Reply, RequestError, RequestId,
+    Status, Timing, Via,
 };
 use nvmf_rados::{Cluster, boottime};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock, PoisonError};
 
 /// How long the state of the group is waited for. The thread waits for nothing itself.
 const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Addresses that are kept so that each fence is logged once.
+const FENCING_MAX: usize = 1024;
 
 /// The control loop's end.
 pub struct Driver {
@@ -144,6 +147,8 @@ pub fn start(place: Place, identity: Identity, waker: Waker) -> io::Result<Drive
             keeps: BTreeMap::new(),
             others: None,
             refused: None,
+            fencing: BTreeSet::new(),
+            untaken: BTreeMap::new(),
             state: ("joining", None),
             counted: counts,
             made: false,
@@ -192,6 +197,9 @@ struct Thread {
     others: Option<BTreeMap<String, Vec<String>>>,
     /// Why what is stored of the configuration is not used, as the control loop was told.
     refused: Option<String>,
+    /// Whom it was to fence, until it could take all ANA groups that it was to take, and why it could not, as it was logged.
+    fencing: BTreeSet<Address>,
+    untaken: BTreeMap<GroupId, String>,
     /// What this gateway is in its group, as it was logged.
     state: (&'static str, Option<String>),
     counted: Arc<Counted>,
@@ -208,6 +216,7 @@ impl Thread {
             self.tell_of_configuration();
             self.tell_of_new_group();
             self.log_state();
+            self.log_untaken();
             let now = boottime();
             let wait =
                 self.gateway.poll_timeout().map_or(Duration::from_secs(1), |at| at.saturating_sub(now));
@@ -354,6 +363,23 @@ impl Thread {
         self.state = state;
     }
 
+    /// Why ANA groups could not be taken here: each reason once.
+    fn log_untaken(&mut self) {
+        let untaken: BTreeMap<GroupId, String> =
+            self.gateway.untaken().map(|(id, reason)| (id, reason.to_owned())).collect();
+        for (reason, groups) in news(&self.untaken, &untaken) {
+            tracing::error!(
+                "ANA group {} cannot be taken here: {reason}. It is tried again",
+                groups.join(", ")
+            );
+        }
+        // What is to be fenced later is another one.
+        if untaken.is_empty() && (!self.untaken.is_empty() || self.fencing.len() > FENCING_MAX) {
+            self.fencing.clear();
+        }
+        self.untaken = untaken;
+    }
+
     fn to_daemon(&self, message: ToDaemon) {
         // Its loop ends before this thread.
         let _ = self.tell.send(message);
@@ -391,9 +417,16 @@ impl Thread {
             Action::Notify { object } => drop(self.helpers.run(move || store.notify(&object))),
             Action::Blocklist { op, handle, address, duration } => match self.handle(handle) {
                 Some(cluster) => {
-                    tracing::warn!("fencing {address}");
-                    self.counted.fences.fetch_add(1, Relaxed);
-                    self.help(op, move || store::blocklist(&cluster, &address, duration));
+                    // What the monitors refuse is asked for again and again.
+                    if self.fencing.insert(address.clone()) {
+                        tracing::warn!("fencing {address}");
+                    }
+                    let counted = Arc::clone(&self.counted);
+                    self.help(op, move || {
+                        let reply = store::blocklist(&cluster, &address, duration);
+                        counted.fences.fetch_add(u64::from(reply == Reply::Done), Relaxed);
+                        reply
+                    });
                 }
                 None => self.fail(op),
             },
@@ -481,5 +514,35 @@ impl Thread {
 
     fn fail(&self, op: OpId) {
         let _ = self.own.send(ToDriver::Reply(op, Reply::Failed("no connection, or no thread".to_owned())));
+    }
+}
+
+/// The ANA groups whose reason is another one now, by the reason.
+fn news<'a>(
+    before: &BTreeMap<GroupId, String>,
+    now: &'a BTreeMap<GroupId, String>,
+) -> BTreeMap<&'a str, Vec<String>> {
+    let mut news: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for (id, reason) in now.iter().filter(|(id, reason)| before.get(id) != Some(reason)) {
+        news.entry(reason).or_default().push(id.to_string());
+    }
+    news
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reason_of_many_ana_groups_is_logged_once() {
+        let reasons = |all: &[(u32, &str)]| -> BTreeMap<GroupId, String> {
+            all.iter().map(|(id, reason)| (GroupId(*id), (*reason).to_owned())).collect()
+        };
+        let first = reasons(&[(1, "denied"), (2, "denied"), (3, "no image")]);
+        let expected = [("denied", vec!["1".to_owned(), "2".to_owned()]), ("no image", vec!["3".to_owned()])];
+        assert_eq!(news(&BTreeMap::new(), &first), expected.into());
+        assert_eq!(news(&first, &first), BTreeMap::new());
+        let next = reasons(&[(1, "denied"), (2, "too late")]);
+        assert_eq!(news(&first, &next), [("too late", vec!["2".to_owned()])].into());
     }
 }

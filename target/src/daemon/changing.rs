@@ -16,7 +16,7 @@ use super::{Daemon, ana};
 use crate::barrier::{Barrier, Scope};
 use crate::control::protocol::{Answer, Fault};
 use crate::control::request::change::{ChangesAnswer, Item, Outcome};
-use crate::exports::ExportError;
+use crate::exports::{ExportError, ExportFault};
 use crate::limits::{BARRIER_TIMEOUT, OPEN_TIMEOUT};
 use crate::notify;
 use core::time::Duration;
@@ -30,6 +30,9 @@ pub(super) const GLANCE: Duration = Duration::from_millis(2);
 /// A namespace whose NSID had another disk until now: hosts must see it go first.
 pub(super) const RESTS: &str =
     "its disk is served in a few seconds, when hosts know that the old one is gone";
+
+/// A disk that is merely late: what is said of it begins so.
+const NOT_OPENED: &str = "its disk has not been opened yet";
 
 /// What a change waits for.
 pub(super) struct Pending {
@@ -317,10 +320,20 @@ impl Daemon {
         }
         let mut late = self.settle();
         late.extend(self.namespaces.pending(&self.config.subsystems, now));
-        late.iter().for_each(|fault| self.log_export_fault(fault));
+        // Of images that are merely late, each start of a gateway would have an error for each.
+        let is_slow = |fault: &&ExportError| matches!(fault.source, ExportFault::Slow);
+        let slow = late.iter().filter(|fault| *origin == Origin::Group && is_slow(fault)).count();
+        if slow > 0 {
+            tracing::warn!(
+                "{slow} image(s) of the group's namespaces have not been opened yet: the storage cluster is slow, or does not \
+                 answer. They are served as soon as they open: `ctl status` names them"
+            );
+        }
+        let failed = late.iter().filter(|fault| *origin != Origin::Group || !is_slow(fault));
+        failed.for_each(|fault| self.log_export_fault(fault));
         self.end_opening(to_open, items, &late, *origin);
         for (item, nqn, namespace) in to_open.drain(..) {
-            let text = "its disk has not been opened yet".to_owned();
+            let text = NOT_OPENED.to_owned();
             self.not_opened(&mut items[item], &nqn, &namespace, text, *origin);
         }
         *opening = None;
@@ -386,7 +399,7 @@ impl Daemon {
 
     fn finish(&mut self, changing: Changing, asker: Asker) {
         if let Asker::Group(op) = asker {
-            self.news_of_group(&changing).for_each(log);
+            self.news_of_group(&changing).for_each(log_of_group);
             return self.on_converged(op, &changing);
         }
         let Changing { items, file, refused, planned, errors, .. } = changing;
@@ -449,6 +462,15 @@ fn answer(changes: Vec<Item>, failed: usize, errors: usize) -> Answer {
 /// What the log has of a change that was asked for and refused: as an item, it looks like one that is done.
 fn refused_line(Item { change, name, .. }: &Item, why: &str) -> String {
     format!("{} {name}: refused: {why}", change.replace('-', " "))
+}
+
+/// The same of what a group of gateways says: an image that is merely late was counted, and nobody has anything to do about it.
+fn log_of_group(item: &Item) {
+    let is_late = item.message.as_deref().is_some_and(|text| text.starts_with(NOT_OPENED));
+    match item.outcome {
+        Some(Outcome::Waiting) if is_late => tracing::info!("{}", item.to_string().replace("\n  ", ": ")),
+        _ => log(item),
+    }
 }
 
 fn log(item: &Item) {

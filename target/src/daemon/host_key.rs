@@ -201,6 +201,7 @@ fn with_key_file(config: &Config, nqn: Nqn, controller: bool, path: &Path) -> Co
             dhchap_key_file: None,
             dhchap_ctrl_key_file: None,
             require_concat: false,
+            group_keys: Vec::new(),
         };
         config.hosts.push(new);
         config.hosts.len() - 1
@@ -262,6 +263,7 @@ mod tests {
             dhchap_key_file: Some(own.into()),
             dhchap_ctrl_key_file: ctrl.map(PathBuf::from),
             require_concat: false,
+            group_keys: Vec::new(),
         };
         let hosts =
             [host("nqn.a", "/keys/a", Some("/keys/target")), host("nqn.b", "/keys/b", Some("/keys/target"))];

@@ -289,7 +289,9 @@ impl Daemon {
                     return None;
                 }
                 let is_opened_anew = self.must_open_anew(nqn, new);
-                let checked = may_replace(export, new)
+                // In a group, what hosts know a disk by is decided by what is stored, whoever has it open.
+                let is_allowed = if export.shared.is_some() { Ok(()) } else { may_replace(export, new) };
+                let checked = is_allowed
                     .and_then(|()| if is_opened_anew { is_whole(export) } else { Ok(()) })
                     .and_then(|()| self.look_at_new_disk(export, new));
                 Some((Effect::Refused, checked.err()?))

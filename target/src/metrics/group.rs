@@ -4,6 +4,7 @@ use super::observed::SeenGroup;
 use super::text::{Families, Labels, float};
 use core::fmt::Error;
 use core::time::Duration;
+use nvmf_cluster::status::GroupStatus;
 use nvmf_cluster::{AnaState, GroupId, Status};
 use nvmf_config::AnaGroup;
 use prometheus_client::registry::Unit;
@@ -33,8 +34,9 @@ pub(super) fn encode(families: &mut Families<'_>, seen: Option<&SeenGroup>) -> R
     families.gauges(("group_takers", help, None), takers)?;
     let owned = status.into_iter().flat_map(owned);
     families.gauges(("group_ana_group_owned", "Whether a gateway serves the ANA group", None), owned)?;
-    let here =
-        status.map(|it| (vec![], count(it.groups.values().filter(|group| group.here == "serving").count())));
+    // Of one that is suspended, hosts are shown nothing.
+    let is_here = |group: &&GroupStatus| group.here == "serving" && group.ana == AnaState::OPTIMIZED.0;
+    let here = status.map(|it| (vec![], count(it.groups.values().filter(is_here).count())));
     families.gauges(("group_ana_groups_served", "ANA groups that this gateway serves", None), here)?;
     let states = status.into_iter().flat_map(ana_states);
     families
@@ -99,7 +101,7 @@ mod tests {
     use super::super::scrape::Scrape;
     use super::*;
     use core::fmt;
-    use nvmf_cluster::status::{ConfigurationStatus, GroupStatus};
+    use nvmf_cluster::status::ConfigurationStatus;
     use nvmf_cluster::{BootId, GatewayName, Listens};
     use prometheus_client::collector::Collector;
     use prometheus_client::encoding::{DescriptorEncoder, text::encode as write};
@@ -169,6 +171,10 @@ mod tests {
             others: [].into(),
             as_of_s: None,
             groups: [
+                (
+                    GroupId(3),
+                    GroupStatus { here: "serving".to_owned(), ..ana_group("owned", AnaState::INACCESSIBLE) },
+                ),
                 (GroupId(1), ana_group("owned", AnaState::OPTIMIZED)),
                 (GroupId(2), ana_group("free", AnaState::INACCESSIBLE)),
             ]

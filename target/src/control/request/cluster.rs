@@ -153,6 +153,9 @@ pub struct Configuration {
     pub applied: Option<u64>,
     /// What is left out, with the reason.
     pub broken: BTreeMap<String, String>,
+    /// Namespaces whose images are not open at this gateway, with the reason.
+    #[serde(default)]
+    pub unopened: BTreeMap<String, String>,
     /// Why what is stored is not used.
     pub refused: Option<String>,
 }
@@ -211,7 +214,7 @@ impl fmt::Display for ClusterStatus {
             }
             trouble.iter().try_for_each(|trouble| writeln!(f, "  cannot take ANA groups now: {trouble}"))?;
         }
-        let Configuration { version, applied, broken, refused } = &self.configuration;
+        let Configuration { version, applied, broken, unopened, refused } = &self.configuration;
         match applied {
             Some(applied) if applied == version => writeln!(f, "configuration: version {version}")?,
             Some(applied) => writeln!(f, "configuration: version {version}, served here: {applied}")?,
@@ -219,6 +222,7 @@ impl fmt::Display for ClusterStatus {
         }
         refused.iter().try_for_each(|refused| writeln!(f, "  not used: {refused}"))?;
         broken.iter().try_for_each(|(name, reason)| writeln!(f, "  left out: {name}: {reason}"))?;
+        unopened.iter().try_for_each(|(name, reason)| writeln!(f, "  not open here: {name}: {reason}"))?;
         for (id, group) in &self.groups {
             let gateway = group.gateway.as_deref().unwrap_or("nobody");
             write!(f, "ANA group {id}: {} by {gateway}", group.state)?;

@@ -140,6 +140,10 @@ pub enum NamespaceState {
     Waiting,
     /// It was taken away, and operations on its disk are not over.
     Leaving,
+    /// This gateway of a group has its ANA group, and shows hosts that it is inaccessible, since it is suspended.
+    Suspended,
+    /// Another gateway had its ANA group when this one was suspended, which knows nothing of it since.
+    Unknown,
 }
 
 /// An open disk.
@@ -210,7 +214,8 @@ impl StatusAnswer {
         for (nqn, NamespaceStatus { nsid, state, fault, disk, .. }) in namespaces.chain(leaving) {
             let lost = disk.as_ref().and_then(|disk| disk.cache_lost.clone());
             let state = match state {
-                NamespaceState::Served => None,
+                // Of a gateway that is suspended, that is told of all of them.
+                NamespaceState::Served | NamespaceState::Suspended | NamespaceState::Unknown => None,
                 NamespaceState::Waiting => Some("it is not served yet".to_owned()),
                 NamespaceState::Leaving => Some("operations on its disk do not end".to_owned()),
             };
@@ -294,6 +299,8 @@ impl fmt::Display for NamespaceStatus {
             NamespaceState::Served => "served",
             NamespaceState::Waiting => "not served",
             NamespaceState::Leaving => "leaving",
+            NamespaceState::Suspended => "not served while this gateway is suspended",
+            NamespaceState::Unknown => "not known while this gateway is suspended",
         };
         write!(f, "  namespace {}: {state}", self.nsid)?;
         if self.of_group && self.state != NamespaceState::Leaving {

@@ -129,6 +129,9 @@ impl Daemon {
 
     fn ask_group(&mut self, item: Item, request: Request, then: Then) -> Result<Changing, Fault> {
         let now = self.common.clock.now();
+        if let Some(fault) = self.cannot_ask() {
+            return Err(fault);
+        }
         let Some(cluster) = &mut self.cluster else { return Err(Fault::refused(NO_GROUP)) };
         let ticket = cluster.driver.ask(request);
         let mut changing = Changing::new(vec![item], Origin::Command, now);

@@ -63,7 +63,7 @@ impl Daemon {
                 *load += 1;
             }
         }
-        least_loaded(&loads, &self.owners().into_iter().map(|(id, (owner, _))| (id, owner)).collect())
+        least_loaded(&loads, &self.owners().into_iter().map(|(id, (owner, ..))| (id, owner)).collect())
     }
 
     /// NSIDs of a subsystem that the group has for namespaces which are left out here.
@@ -101,11 +101,16 @@ impl Daemon {
                         [discovery]); a gateway reads its own file at `systemctl reload`";
             return Err(Fault::refused(text));
         }
-        if !asked.hosts.is_empty() {
+        if asked.hosts.iter().any(|host| host.group_keys.is_empty()) {
             return Err(Fault::refused(
                 "keys of hosts are given to the group by `host set-key`: leave [[host]] out",
             ));
         }
+        if let Some(text) = self.lacks_keys(&asked.hosts) {
+            return Err(Fault::refused(text));
+        }
+        // What it is asked for has nothing else of them.
+        let asked = Config { hosts: Vec::new(), ..asked.clone() };
         if asked.is_empty() {
             return Err(Fault::refused("the file has no [[subsystem]]: everything stays as it is"));
         }
@@ -124,6 +129,9 @@ impl Daemon {
         let now = self.common.clock.now();
         let mut changing = Changing::new(Vec::new(), Origin::Command, now);
         let changes = self.changes_of_items(asked, &planned)?;
+        if let Some(fault) = self.cannot_ask() {
+            return Err(fault);
+        }
         if changes.is_empty() {
             changing.asking = self.ask_whether_it_is_so();
             return Ok(changing);
@@ -360,6 +368,7 @@ mod tests {
         assert_eq!(refused(&given(own), "", own), None);
         assert_eq!(refused("", "block_size = 512", own), Some("block_size"));
         assert_eq!(refused("", "block_size = 4096", own), None);
+        assert_eq!(refused("block_size = 4096", "", own), None, "it is the usual one");
         assert_eq!(refused("", "read_only = true", own), None);
         let unknown = known_otherwise(&items(""), &items(&given(other)), &BTreeMap::new());
         assert_eq!(unknown.map(|(_, what)| what), Some("uuid"), "nobody has opened it yet");

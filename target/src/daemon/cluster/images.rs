@@ -174,6 +174,7 @@ impl Daemon {
                 images.opens = None;
             }
             let group = images.group;
+            let since = images.opens_until.saturating_sub(OPEN_TIMEOUT);
             if let Some(cluster) = self.cluster.as_mut().filter(|_| !is_over) {
                 cluster.handles.insert(handle, images);
             }
@@ -183,13 +184,13 @@ impl Daemon {
                 self.show_group(group);
             }
             if let Some(op) = opens {
-                self.reply(op, self.opened(group, handle));
+                self.reply(op, self.opened(group, handle, self.common.clock.now().saturating_sub(since)));
             }
         }
     }
 
     /// Whether hosts get anything of a group here that has something: otherwise another gateway may do better.
-    fn opened(&self, group: GroupId, handle: Handle) -> Reply {
+    fn opened(&self, group: GroupId, handle: Handle, waited: Duration) -> Reply {
         if self.of_group(group).any(|export| is_through(export, handle)) {
             return Reply::Done;
         }
@@ -200,7 +201,7 @@ impl Daemon {
                 Some(export) => self.image_trouble(export).cloned(),
                 None => self.never_seen(key),
             };
-            known.unwrap_or_else(|| format!("it did not open within {OPEN_TIMEOUT:?}").into())
+            known.unwrap_or_else(|| format!("it did not open within {} s", waited.as_secs()).into())
         };
         let mut all = self.keys_in_group(group).map(|key| (key, trouble(&key)));
         match all.find(|(_, why)| !why.is_gone) {
@@ -233,12 +234,36 @@ impl Daemon {
             is_any_hanging |= hangs;
             is_any_to_come |= !hangs;
         }
+        let (comes, hangs) = self.unseen(images.group, now);
+        is_any_to_come |= comes;
+        is_any_hanging |= hangs;
         let is_any_open = || self.of_group(images.group).any(|export| is_through(export, handle));
         match (is_any_to_come, is_any_hanging) {
             (false, false) => true,
             (false, true) => is_any_open(),
             (true, _) => now >= images.last_opened + HANGS_AFTER && is_any_open(),
         }
+    }
+
+    /// Whether images of the group have not been looked at yet, as after a start, and may be soon; and whether a look at one
+    /// hangs. They are opened for hosts then.
+    pub(super) fn unseen(&self, group: GroupId, now: Duration) -> (bool, bool) {
+        let all = self.config.subsystems.iter();
+        let all =
+            all.flat_map(|it| it.namespaces.iter().map(|namespace| ((it.nqn, namespace.nsid), namespace)));
+        let unseen = all.filter(|(key, namespace)| {
+            namespace.ana_group == group.0
+                && !self.exports().iter().any(|export| key_of(export) == *key)
+                && self.never_seen(key).is_none()
+                && !self.namespaces.is_resting(key, namespace)
+        });
+        let (mut comes, mut hangs) = (false, false);
+        for (key, _) in unseen {
+            let it_hangs = self.namespaces.hangs(&key, now);
+            hangs |= it_hangs;
+            comes |= !it_hangs;
+        }
+        (comes, hangs)
     }
 
     /// Namespaces of the group whose images are looked at only.

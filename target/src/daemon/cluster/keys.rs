@@ -11,6 +11,7 @@ use crate::exports::host_access;
 use nvmf_auth::Secret;
 use nvmf_auth::controller::Keys;
 use nvmf_cluster::configuration::{Change, Item};
+use nvmf_config::{GroupKey, Host};
 use nvmf_subsystem::{Association, Nqn};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -31,6 +32,16 @@ pub(super) struct SharedKeys {
 pub(super) fn is_key(item: &str) -> bool {
     [OF_HOST, OF_CONTROLLER, OF_TLS].iter().any(|prefix| item.starts_with(prefix))
 }
+
+/// What items of keys begin with, what `save` calls such keys, and what people do.
+const KINDS: [(&str, GroupKey, &str); 3] = [
+    (OF_HOST, GroupKey::Dhchap, "DH-HMAC-CHAP"),
+    (OF_CONTROLLER, GroupKey::DhchapController, "that of the controller (--controller)"),
+    (OF_TLS, GroupKey::Tls, "TLS (--tls)"),
+];
+
+/// Hosts whose lack of keys is told.
+const NAMED_MAX: usize = 8;
 
 /// The item of a key of a host.
 fn name(kind: KeyOf, host: &Nqn) -> String {
@@ -92,23 +103,51 @@ impl Daemon {
         }
     }
 
-    /// For the head of a file that the group is to be made of again: whoever knows the name of a host whose key is lost would be let
-    /// in for it.
-    pub(in crate::daemon) fn keys_to_set(&self) -> String {
-        let mut hosts: BTreeMap<String, KnownHost> = BTreeMap::new();
-        self.note_shared_keys(&mut hosts);
-        if hosts.is_empty() {
-            return String::new();
+    /// The hosts that the group has keys of, without them: whoever gives this back to a group is to set them first.
+    pub(in crate::daemon) fn hosts_with_group_keys(&self) -> Vec<Host> {
+        let mut hosts: BTreeMap<Nqn, Vec<GroupKey>> = BTreeMap::new();
+        for item in self.cluster.iter().flat_map(|cluster| cluster.shared.items.keys()) {
+            for (prefix, kind, _) in KINDS {
+                if let Some(Ok(nqn)) = item.strip_prefix(prefix).map(str::parse) {
+                    hosts.entry(nqn).or_default().push(kind);
+                }
+            }
         }
-        let head = "# Keys of hosts are not in this file. Where the group has lost them, set them again (ctl host set-key) BEFORE ctl apply:\n\
-                    # without its key, whoever says the name of one of these hosts gets its disks.\n";
-        let line = |(nqn, host): (String, KnownHost)| {
-            let kinds =
-                [(host.key, "DH-HMAC-CHAP"), (host.controller_key, "controller"), (host.tls_key, "TLS")];
-            let kinds: Vec<&str> = kinds.iter().filter(|(has, _)| *has).map(|(_, kind)| *kind).collect();
-            format!("#   {nqn}: {}\n", kinds.join(", "))
+        let host = |(nqn, group_keys)| Host {
+            nqn,
+            tls_key_file: None,
+            dhchap_key_file: None,
+            dhchap_ctrl_key_file: None,
+            require_concat: false,
+            group_keys,
         };
-        head.to_owned() + &hosts.into_iter().map(line).collect::<String>()
+        hosts.into_iter().map(host).collect()
+    }
+
+    /// Why a file is not applied: hosts that had keys when it was saved have none here, and would be let in by their names alone.
+    pub(super) fn lacks_keys(&self, hosts: &[Host]) -> Option<String> {
+        let items = &self.cluster.as_ref()?.shared.items;
+        let lacks = |host: &Host| {
+            let is_missing = |(prefix, kind, _): &&(&str, GroupKey, &str)| {
+                host.group_keys.contains(kind) && !items.contains_key(&format!("{prefix}{}", host.nqn))
+            };
+            let words: Vec<&str> = KINDS.iter().filter(is_missing).map(|(.., word)| *word).collect();
+            (!words.is_empty()).then(|| format!("{} ({})", host.nqn, words.join(", ")))
+        };
+        let mut lacking: Vec<String> = hosts.iter().filter_map(lacks).collect();
+        let more = lacking.len().saturating_sub(NAMED_MAX);
+        lacking.truncate(NAMED_MAX);
+        if more > 0 {
+            lacking.push(format!("and {more} more"));
+        }
+        (!lacking.is_empty()).then(|| {
+            format!(
+                "nothing was changed: hosts that had keys when this was saved have none in the group, and would be let in without: {}. \
+                 Set them first, or new ones: `nvmf-target ctl host set-key HOSTNQN --keyfile FILE`. One that is to need no key any \
+                 more: take its [[host]] out of the file",
+                lacking.join("; ")
+            )
+        })
     }
 
     /// Whether a subsystem lets a host in, by name or as any other.
@@ -331,13 +370,37 @@ mod tests {
                  host nqn.2026-11.a:typo: no subsystem lets it in; keys: DH-HMAC-CHAP\n"
             )
         );
-        let head = daemon.keys_to_set();
-        assert!(head.contains("BEFORE ctl apply") && !head.contains("private"), "{head}");
-        assert!(
-            head.ends_with("#   nqn.2026-11.a:h: DH-HMAC-CHAP, TLS\n#   nqn.2026-11.a:typo: DH-HMAC-CHAP\n"),
-            "{head}"
-        );
-        assert!(head.lines().all(|line| line.starts_with('#')), "it is no part of what is served");
+        daemon.stop(Duration::ZERO);
+    }
+
+    #[test]
+    fn file_of_a_group_whose_hosts_had_keys_is_not_applied_before_they_have_them_again() {
+        use super::super::super::changing::tests::{answered, ask};
+        use super::super::tests::{NQN, refused};
+        let mut daemon = gateway();
+        daemon.config.subsystems[0].hosts =
+            nvmf_config::Hosts::Only(vec!["nqn.2026-11.a:h".parse().unwrap()]);
+        let kept = ["key/dhchap/nqn.2026-11.a:h", "key/tls/nqn.2026-11.a:other"];
+        for name in kept {
+            let item = Item { version: 1, value: Value::String("private".to_owned()) };
+            daemon.cluster.as_mut().unwrap().shared.items.insert(name.to_owned(), item);
+        }
+        let answer = ask(&mut daemon, r#"{"version":1,"request":"save"}"#);
+        let saved = answered(&mut daemon, answer).result["text"].as_str().unwrap().to_owned();
+        assert!(saved.contains(NQN) && saved.contains("group_keys = [\"dhchap\"]"), "{saved}");
+        assert!(!saved.contains("private"), "{saved}");
+        // Those that have their keys may be in it.
+        let asked = nvmf_config::Config::parse(&saved).unwrap();
+        assert!(daemon.shared_part(&asked).map_err(|fault| fault.message).unwrap().hosts.is_empty());
+        kept.iter().for_each(|name| drop(daemon.cluster.as_mut().unwrap().shared.items.remove(*name)));
+        for request in ["plan", "apply"] {
+            let text = refused(&mut daemon, request, &json!({ "text": saved }));
+            let said = "nqn.2026-11.a:h (DH-HMAC-CHAP); nqn.2026-11.a:other (TLS (--tls)). Set them first";
+            assert!(text.starts_with("nothing was changed: ") && text.contains(said), "{text}");
+        }
+        let with_file = saved.replace("group_keys = [\"dhchap\"]", "dhchap_key_file = \"/etc/nvmf/h\"");
+        let text = refused(&mut daemon, "apply", &json!({ "text": with_file }));
+        assert!(text.contains("host set-key"), "{text}");
         daemon.stop(Duration::ZERO);
     }
 

@@ -73,7 +73,12 @@ impl Known {
                 let given = value.and_then(|value| value.as_str()?.parse::<Uuid>().ok());
                 Some(given.or(self.image)? == self.uuid)
             }
-            _ => Some(value?.as_integer()? == i64::from(self.block_size)),
+            _ => {
+                // Where none is given it is that of images whose size is a multiple of it.
+                let usual = self.bytes.is_multiple_of(4096).then_some(4096);
+                let size = value.map_or(usual, toml::Value::as_integer)?;
+                Some(size == i64::from(self.block_size))
+            }
         }
     }
 

@@ -68,6 +68,7 @@ pub(super) use joining::JoinError;
 pub(crate) use joining::gateway_name;
 pub(super) use keys::has_usual_form;
 pub(super) use showing::Taken;
+pub(super) use telling::Owner;
 
 /// What is known of the group here.
 pub(super) struct Membership {

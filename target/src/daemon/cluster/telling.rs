@@ -2,11 +2,13 @@
 
 use super::super::Daemon;
 use super::converging::remedy;
+use super::images::item;
 use crate::control::protocol::Fault;
+use crate::control::request::status::NamespaceState;
 use crate::metrics::observed::SeenGroup;
-use nvmf_cluster::status::OtherStatus;
-use nvmf_cluster::{AnaState, GatewayName, Listens, Object};
-use serde_json::Value;
+use nvmf_cluster::status::{GroupStatus, OtherStatus};
+use nvmf_cluster::{AnaState, GatewayName, GroupId, Listens, Object, Status};
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// Items that are named in `status`; `cluster status` has them all.
@@ -106,12 +108,15 @@ impl Daemon {
         ))
     }
 
-    /// The gateways that own ANA groups, by the number of the group, with the items of namespaces that they cannot open.
-    pub(in crate::daemon) fn owners(&self) -> BTreeMap<u32, (String, Vec<String>)> {
+    /// The gateways that own ANA groups, by the number of the group.
+    pub(in crate::daemon) fn owners(&self) -> BTreeMap<u32, Owner> {
         let status = self.cluster.as_ref().and_then(|cluster| cluster.driver.status());
-        let owned = status.into_iter().flat_map(|status| status.groups);
-        let owned = owned.filter(|(_, group)| group.state == "owned");
-        owned.filter_map(|(id, group)| Some((id.0, (group.gateway?.to_string(), group.lacks)))).collect()
+        status.map(owners).unwrap_or_default()
+    }
+
+    /// Why nothing is asked of the group now: while the storage cluster does not answer, an operator would wait for it.
+    pub(super) fn cannot_ask(&self) -> Option<Fault> {
+        cannot_ask(&self.cluster.as_ref()?.driver.status()?)
     }
 
     /// The answer to `cluster status`: what the engine knows, with the namespaces of each ANA group and the words for
@@ -130,7 +135,20 @@ impl Daemon {
             place["ana"] = nvmf_config::AnaGroup { id: id.0, state }.state_word().into();
             place["namespaces"] = self.namespaces_of(id.0).into();
         }
+        // Nothing is wrong with the item of an image that is not open.
+        let (unopened, broken): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            status.configuration.broken.into_iter().partition(|(key, _)| self.is_wanted(key));
+        answer["configuration"]["broken"] = json!(broken);
+        answer["configuration"]["unopened"] = json!(unopened);
         Ok(answer)
+    }
+
+    /// Whether an item is a namespace that this gateway serves, or would if its image was open.
+    pub(super) fn is_wanted(&self, key: &str) -> bool {
+        let mut all = self.config.subsystems.iter().flat_map(|subsystem| {
+            subsystem.namespaces.iter().map(|namespace| item(&(subsystem.nqn, namespace.nsid)))
+        });
+        !self.is_left_out(key) && all.any(|name| name == key)
     }
 
     /// For those who read metrics.
@@ -146,6 +164,31 @@ impl Daemon {
         let namespaces = self.config.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
         namespaces.filter(|namespace| namespace.ana_group == group).count()
     }
+}
+
+/// The gateway that owns an ANA group, the items of namespaces that it cannot open, and what is so of the others where this
+/// gateway is suspended.
+pub(in crate::daemon) type Owner = (String, Vec<String>, Option<NamespaceState>);
+
+fn cannot_ask(status: &Status) -> Option<Fault> {
+    let why = status.why.as_deref().unwrap_or_default();
+    let text = || {
+        format!(
+            "nothing was changed: this gateway is suspended: {why}. Ask again once it is a member, or another gateway"
+        )
+    };
+    (status.state == "suspended").then(|| Fault::refused(text()))
+}
+
+fn owners(status: Status) -> BTreeMap<u32, Owner> {
+    let Status { gateway, state, groups, .. } = status;
+    let owned = groups.into_iter().filter(|(_, group)| group.state == "owned");
+    let owner = |(id, group): (GroupId, GroupStatus)| {
+        let owner = group.gateway?;
+        let meanwhile = if owner == gateway { NamespaceState::Suspended } else { NamespaceState::Unknown };
+        Some((id.0, (owner.to_string(), group.lacks, (state == "suspended").then_some(meanwhile))))
+    };
+    owned.filter_map(owner).collect()
 }
 
 /// Why the group has one gateway less that could take ANA groups. One that was stopped is meant to be away.
@@ -188,6 +231,8 @@ fn sharing(name: &GatewayName, other: &OtherStatus) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nvmf_cluster::BootId;
+    use nvmf_cluster::status::ConfigurationStatus;
 
     fn other(lease: &'static str, trouble: Option<&str>) -> OtherStatus {
         OtherStatus {
@@ -221,6 +266,49 @@ mod tests {
             said.starts_with("gateway gw2 has tcp://192.0.2.1:4420 and rdma://192.0.2.1:4420, too: "),
             "{said}"
         );
+    }
+
+    #[test]
+    fn suspended_gateway_says_of_no_namespace_that_it_is_served_and_is_asked_for_nothing() {
+        let group = |gateway: &str| GroupStatus {
+            state: "owned",
+            gateway: GatewayName::new(gateway).ok(),
+            address: None,
+            generation: 1,
+            here: "serving".to_owned(),
+            ana: AnaState::INACCESSIBLE.0,
+            wanted: None,
+            refused: None,
+            unopened: 0,
+            lacks: Vec::new(),
+            served: false,
+            why: None,
+        };
+        let status = |state: &'static str| Status {
+            gateway: GatewayName::new("gw1").unwrap(),
+            boot: BootId("run".to_owned()),
+            state,
+            why: Some("its lease was not renewed in time".to_owned()),
+            listens: Listens::Yes,
+            controller_ids: None,
+            lease_ms: None,
+            others: BTreeMap::new(),
+            as_of_s: None,
+            groups: [(GroupId(1), group("gw1")), (GroupId(2), group("gw2"))].into(),
+            configuration: ConfigurationStatus {
+                version: 1,
+                applied: Some(1),
+                broken: BTreeMap::new(),
+                refused: None,
+                waiting: 0,
+            },
+        };
+        let meanwhile = |state| owners(status(state)).into_values().map(|(.., it)| it).collect::<Vec<_>>();
+        assert_eq!(meanwhile("suspended"), [Some(NamespaceState::Suspended), Some(NamespaceState::Unknown)]);
+        assert_eq!(meanwhile("member"), [None, None]);
+        let text = cannot_ask(&status("suspended")).unwrap().message;
+        assert!(text.starts_with("nothing was changed: this gateway is suspended: its lease was"), "{text}");
+        assert!(cannot_ask(&status("drained")).is_none());
     }
 
     #[test]

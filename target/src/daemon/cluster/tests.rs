@@ -10,7 +10,7 @@ use crate::exports::Through;
 use crate::sockets::Sockets;
 use core::time::Duration;
 use nvmf_cluster::configuration::{Change, Item};
-use nvmf_cluster::{Handle, OpId};
+use nvmf_cluster::{GroupId, Handle, OpId};
 use nvmf_config::Config;
 use nvmf_subsystem::Nqn;
 use serde_json::json;
@@ -38,7 +38,7 @@ pub(super) fn gateway() -> Daemon {
 }
 
 /// What a request is refused with.
-fn refused(daemon: &mut Daemon, request: &str, fields: &serde_json::Value) -> String {
+pub(super) fn refused(daemon: &mut Daemon, request: &str, fields: &serde_json::Value) -> String {
     let mut line = json!({ "version": 1, "request": request });
     let fields = fields.as_object().unwrap().clone();
     line.as_object_mut().unwrap().extend(fields);
@@ -108,6 +108,32 @@ fn with_namespace() -> Daemon {
     daemon.begin_to_converge();
     daemon.end_changes();
     daemon
+}
+
+/// After a start no image has been looked at: that another gateway could do better is not known before.
+#[test]
+fn image_that_nobody_has_looked_at_yet_is_waited_for_before_its_ana_group_is_given_up() {
+    let mut daemon = with_namespace();
+    let unseen = |daemon: &Daemon| daemon.unseen(GroupId(1), daemon.common.clock.now());
+    let namespace = daemon.config.subsystems[0].namespaces[0].clone();
+    let key = (NQN.parse().unwrap(), 1);
+    assert_eq!(daemon.unseen(GroupId(2), Duration::ZERO), (false, false), "it has none");
+    // That this one cannot be opened is known.
+    let until = std::time::Instant::now() + Duration::from_secs(20);
+    while daemon.never_seen(&key).is_none() {
+        assert!(std::time::Instant::now() < until, "it does not fail");
+        daemon.advance_changes();
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(unseen(&daemon), (false, false));
+    let other = nvmf_config::Namespace { nsid: 2, ..namespace };
+    daemon.config.subsystems[0].namespaces.push(other.clone());
+    assert_eq!(unseen(&daemon), (true, false), "it is in line");
+    let _hangs = daemon.namespaces.hang((key.0, 2), other, Duration::ZERO);
+    assert_eq!(daemon.unseen(GroupId(1), Duration::from_secs(1)), (true, false));
+    assert_eq!(daemon.unseen(GroupId(1), Duration::from_secs(5)), (false, true));
+    assert!(daemon.is_wanted(&format!("namespace/{NQN}/1")) && !daemon.is_wanted("namespace/x/9"));
+    daemon.stop(Duration::ZERO);
 }
 
 /// What `plan` and `apply` say of each change of a file with these namespaces, none of which can be had.

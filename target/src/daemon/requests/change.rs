@@ -16,7 +16,7 @@ use crate::daemon::changing::Changing;
 use crate::daemon::cluster::REFUSED_IN_A_GROUP;
 use crate::daemon::reading::{EMPTIES, Wanted};
 use crate::exports::Export;
-use nvmf_config::{AnaGroup, Config, Draft, DraftError, Listener, Rbd, RbdNameError, Transport};
+use nvmf_config::{AnaGroup, Config, Draft, DraftError, Host, Listener, Rbd, RbdNameError, Transport};
 use nvmf_subsystem::AnaState;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -224,6 +224,7 @@ impl Daemon {
             }
             return Ok(self.plan_of_group(&asked)?.into());
         }
+        refuse_group_keys(&asked)?;
         if self.empties(&asked) {
             return Err(Fault::refused(EMPTIES));
         }
@@ -236,13 +237,14 @@ impl Daemon {
             let asked = self.shared_part(&asked)?;
             return Ok(self.ask_for(&asked)?.into());
         }
+        refuse_group_keys(&asked)?;
         Ok(self.read(Wanted::Keys(Box::new(asked)))?.into())
     }
 
     pub(super) fn on_save(&self) -> Result<Reply, Fault> {
-        if let Some(wanted) = self.wanted_of_group() {
+        if let Some(mut wanted) = self.wanted_of_group() {
+            wanted.hosts = self.hosts_with_group_keys();
             let text = wanted.shared_text().map_err(|error| Fault::refused(error.to_string()))?;
-            let text = self.keys_to_set() + &text;
             let own_file = self.path.clone();
             return super::done(&SaveAnswer { text, config_file: None, own_file, not_in_force: Vec::new() });
         }
@@ -285,6 +287,17 @@ impl Daemon {
 
 fn parse(text: &str) -> Result<Config, Fault> {
     Config::parse(text).map_err(|error| Fault::refused(format!("nothing was changed: {error}")))
+}
+
+/// Without its keys a host would be let in by its name alone.
+fn refuse_group_keys(asked: &Config) -> Result<(), Fault> {
+    match asked.hosts.iter().find(|host| !host.group_keys.is_empty()) {
+        Some(Host { nqn, .. }) => Err(Fault::refused(format!(
+            "nothing was changed: this is what a group of gateways served, which had keys of {nqn}: here they belong into files \
+             (dhchap_key_file, tls_key_file), in the place of group_keys"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// How hosts reach each group at best through these listeners, where it is not optimized.

@@ -1,7 +1,7 @@
 //! `status`.
 
 use super::super::changing::RESTS;
-use super::super::cluster::item;
+use super::super::cluster::{Owner, item};
 use super::Daemon;
 use crate::control::request::status::{
     AnaGroupStatus, DiskStatus, HostStatus, LeavingStatus, ListenerStatus, NamespaceState, NamespaceStatus,
@@ -74,11 +74,7 @@ impl Daemon {
         statuses.collect()
     }
 
-    fn subsystem_status(
-        &self,
-        subsystem: &Subsystem,
-        owners: &BTreeMap<u32, (String, Vec<String>)>,
-    ) -> SubsystemStatus {
+    fn subsystem_status(&self, subsystem: &Subsystem, owners: &BTreeMap<u32, Owner>) -> SubsystemStatus {
         let allowed_hosts = match &subsystem.hosts {
             Hosts::Any => Vec::new(),
             Hosts::Only(hosts) => hosts.iter().map(ToString::to_string).collect(),
@@ -88,9 +84,13 @@ impl Daemon {
             let open = self.exports().iter().find(|export| export.is(&subsystem.nqn, namespace.nsid));
             let key = (subsystem.nqn, namespace.nsid);
             let owner = owners.get(&namespace.ana_group);
-            let lacks = owner.filter(|(_, lacks)| lacks.contains(&item(&key))).map(|(owner, _)| owner);
+            let lacks = owner.filter(|(_, lacks, _)| lacks.contains(&item(&key))).map(|(owner, ..)| owner);
             let is_served = open.is_some_and(|export| self.image_fault(export).is_none()) && lacks.is_none();
-            let state = if is_served { NamespaceState::Served } else { NamespaceState::Waiting };
+            let state = match owner.and_then(|(.., suspended)| *suspended) {
+                Some(state) if is_served => state,
+                _ if is_served => NamespaceState::Served,
+                _ => NamespaceState::Waiting,
+            };
             let fault = match open {
                 // It says what the owner has, who has not.
                 Some(export) if lacks.is_some() && !export.is_for_workers() && !export.disk.is_removed() => {
@@ -106,7 +106,7 @@ impl Daemon {
                 ..disk_status(export, now_us)
             });
             NamespaceStatus {
-                served_by: owner.map(|(owner, _)| owner.clone()),
+                served_by: owner.map(|(owner, ..)| owner.clone()),
                 of_group: self.cluster.is_some(),
                 ..namespace_status(namespace, state, fault, disk)
             }
