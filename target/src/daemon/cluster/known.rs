@@ -121,13 +121,6 @@ pub(super) fn known(items: &BTreeMap<String, Stored>) -> BTreeMap<Key, Known> {
     items.iter().filter_map(of).collect()
 }
 
-/// Whether hosts know a disk by another UUID or block size than the group's configuration says.
-fn is_shown_otherwise(export: &Export, new: &Namespace) -> bool {
-    let uuid = new.uuid.or_else(|| identity(&export.disk).map(Uuid::into_bytes));
-    let block_size = new.block_size.is_some_and(|size| size != export.disk.geometry().block_size);
-    uuid.is_some_and(|uuid| uuid != export.uuid) || block_size
-}
-
 /// Whether what is shown here may take the place of what is known. Which disk it is never changes: that would be another
 /// namespace. An operator may give it another UUID, which counts where it was opened since.
 fn may_replace(known: &Known, shown: &Known, export: &Export, stored: &Stored) -> bool {
@@ -160,7 +153,8 @@ impl Membership {
 
     /// What is known goes with its namespace, and with its image.
     pub(super) fn removals_of_known(&self, asked: &[Change]) -> Vec<Change> {
-        let image = |value: &Value| (value.get("rbd").cloned(), value.get("uuid").cloned());
+        // By what hosts know it stays, or the change is refused.
+        let image = |value: &Value| value.get("rbd").cloned();
         let stays = |change: &Change| {
             let before = self.shared.items.get(&change.key).map(|it| image(&it.value));
             change.value.as_ref().map(image) == before
@@ -232,16 +226,23 @@ impl Daemon {
         before: &BTreeMap<String, Stored>,
     ) -> Vec<(Key, Vec<Pending>)> {
         let Some(cluster) = &self.cluster else { return Vec::new() };
-        let is_other = |export: &Export| {
+        let is_other = |export: &Export, uuid: Option<[u8; 16]>| {
             let (key, shown) = (key_of(export), Known::shown(export));
             match cluster.known.get(&key) {
-                Some(known) => !known.is_same_disk(&shown, &export.namespace),
-                // It goes with its namespace, and with what names the image. Alone it goes by hand only.
+                Some(known) => {
+                    let is_shown = (known.uuid, known.block_size) == (shown.uuid, shown.block_size);
+                    !known.is_same_disk(&shown, &export.namespace) || !is_shown
+                }
+                // It goes with its namespace, and with what names the image. Alone it goes by hand, or where an older version was
+                // given another UUID, which nobody has in force.
                 None => {
                     let (namespace, size) = (item(&key), size_of(&item(&key)).unwrap_or_default());
                     let is_new = before.get(&namespace).map(|it| it.version)
                         != cluster.shared.items.get(&namespace).map(|it| it.version);
-                    is_new && before.contains_key(&size) && !cluster.has_item(&size)
+                    is_new
+                        && uuid == export.namespace.uuid
+                        && before.contains_key(&size)
+                        && !cluster.has_item(&size)
                 }
             }
         };
@@ -250,10 +251,10 @@ impl Daemon {
             let of = asked.subsystems.iter().filter(|subsystem| subsystem.nqn == export.nqn);
             let new =
                 of.flat_map(|subsystem| &subsystem.namespaces).find(|it| it.nsid == export.namespace.nsid)?;
-            (new.backing == export.namespace.backing).then_some((export, new))
+            (new.backing == export.namespace.backing).then_some((export, new.uuid))
         });
         let others: Vec<Key> = stays
-            .filter(|(export, new)| is_other(export) || is_shown_otherwise(export, new))
+            .filter(|(export, uuid)| is_other(export, *uuid))
             .map(|(export, _)| key_of(export))
             .collect();
         let take_away = |(nqn, nsid): Key| {

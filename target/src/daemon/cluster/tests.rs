@@ -372,10 +372,12 @@ fn disk_that_is_another_one_than_the_group_serves_by_now_is_opened_anew() {
         assert_eq!(away.iter().map(|(key, _)| *key).collect::<Vec<_>>(), [(nqn, 2); 1][..usize::from(goes)]);
         assert_eq!(daemon.exports().iter().any(|export| export.device == device), !goes, "{case}");
         if !goes {
-            // Removed, and added with another UUID.
+            // A UUID in the configuration is none that the group has in force.
             let mut given = asked.clone();
             given.subsystems[0].namespaces[0].uuid = Some([9; 16]);
-            assert_eq!(daemon.take_away_others(&given, &before).len(), 1, "{case}");
+            assert!(daemon.take_away_others(&given, &before).is_empty(), "{case}");
+            daemon.cluster.as_mut().unwrap().known = of(Some("other"));
+            assert_eq!(daemon.take_away_others(&given, &before).len(), 1, "{case}: added with another UUID");
         }
         // What is not in the configuration any more goes the usual way.
         let without = Config { subsystems: Vec::new(), ..asked };
