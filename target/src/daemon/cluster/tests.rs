@@ -319,6 +319,7 @@ fn image_that_is_another_disk_than_the_group_knows_is_not_served_and_stays_unkno
     let why = daemon.why_not_open(&(nqn, 2), namespace).unwrap();
     assert!(why.contains("is another disk") && why.contains(&known.uuid.to_string()), "{why}");
     // It is the disk that the group knows, which hosts have on other paths.
+    daemon.show_known_elsewhere();
     let table = daemon.registry().namespaces(&nqn).unwrap().clone();
     let shown: Vec<_> = table.iter().map(|it| (it.uuid, it.access.is_accessible)).collect();
     assert_eq!(shown, [(known.uuid.into_bytes(), false)]);
