@@ -4,13 +4,13 @@
 use super::super::changing::Changing;
 use super::super::plan::plan_answer;
 use super::super::{Daemon, apply::Origin};
+use super::answering::unconfirmed;
 use super::duplicates::request;
 use super::editing::Edit;
-use super::images::item;
 use super::trying::Tries;
 use crate::cluster::{Request, Ticket};
 use crate::control::protocol::Fault;
-use crate::control::request::change::{Effect, Item, Outcome};
+use crate::control::request::change::Item;
 use crate::limits::GROUP_TIMEOUT;
 use core::time::Duration;
 use nvmf_cluster::configuration::Change;
@@ -35,27 +35,27 @@ pub(super) type Answers = BTreeMap<Ticket, Result<u64, RequestError>>;
 
 /// A request that the group has not carried out yet.
 pub(in crate::daemon) struct Asking {
-    step: Step,
-    then: Then,
+    pub(super) step: Step,
+    pub(super) then: Then,
     /// The edit that it came from, if it may be made again, and how often it was made.
     edit: Option<Edit>,
     edits: usize,
     until: Duration,
     look_at: Duration,
     /// Why an ANA group has not moved yet.
-    why: Option<String>,
+    pub(super) why: Option<String>,
     /// Who has it.
-    owner: Option<GatewayName>,
+    pub(super) owner: Option<GatewayName>,
     /// Gateways that have not said that they serve it, and what that means.
-    unconfirmed: Vec<String>,
+    pub(super) unconfirmed: Vec<String>,
     /// Where something of before is still under way.
-    unfinished: Vec<String>,
+    pub(super) unfinished: Vec<String>,
     /// Nothing is to be changed: so said the configuration of this version.
     unchanged_at: Option<u64>,
 }
 
 /// How far it is.
-enum Step {
+pub(super) enum Step {
     /// The images that are new are opened before anything is asked. For a plan (`None`), nothing is.
     Trying(Tries, Option<Vec<Change>>),
     /// The group was asked.
@@ -70,7 +70,7 @@ enum Step {
 }
 
 /// What a request waits for when it was answered.
-enum Then {
+pub(super) enum Then {
     /// This gateway serves that version. For each item: the namespace whose disk is to be open.
     Served(Vec<Option<(Nqn, u32)>>),
     /// The others as well: something is taken away from hosts.
@@ -189,72 +189,7 @@ impl Daemon {
             changing.asking = Some(asking);
             return;
         }
-        match (asking.step, asking.then) {
-            (Step::Refused(text), _) => changing.refused = Some(Fault::refused(text)),
-            // It has an end of its own.
-            (Step::Trying(..), _) => {}
-            (Step::Behind(error, ..), _) => changing.refused = Some(Fault::refused(error.to_string())),
-            (Step::Asked(_), _) => {
-                let text =
-                    "the storage cluster does not answer: it may be done once it does, see `cluster status`";
-                changing.refused = Some(Fault::refused(text));
-            }
-            (Step::Answered(_), Then::Served(disks)) => self.note_outcomes(changing, &disks, is_over),
-            (Step::Answered(_), Then::ServedByAll) if is_over => {
-                self.note_outcomes(changing, &[], true);
-                let unconfirmed = asking.unconfirmed.join("; ");
-                let made = changing.items.iter_mut().filter(|item| item.effect != Effect::Refused);
-                for item in made.filter(|_| !unconfirmed.is_empty()) {
-                    item.message = Some(unconfirmed.clone());
-                }
-            }
-            (Step::Answered(_), _) if is_over => {}
-            (Step::Answered(_), Then::Moved(group, to)) => {
-                let why = asking.why.unwrap_or_else(|| "`cluster status` says why".to_owned());
-                // Where it is on its way from there to another one, this is what was typed.
-                let back =
-                    asking.owner.as_ref().filter(|owner| **owner != to).map(|owner| {
-                        format!("; `nvmf-target ctl cluster move {group} {owner}` takes that back")
-                    });
-                let text = format!(
-                    "it is not done: {why}. ANA group {group} is wanted at {to} still, and moves as soon as that can be{}",
-                    back.unwrap_or_default()
-                );
-                for item in &mut changing.items {
-                    item.outcome = Some(Outcome::Unfinished);
-                    item.message = Some(text.clone());
-                }
-            }
-            (Step::Answered(_), Then::ServedByAll)
-                if asking.why.is_none() && !asking.unfinished.is_empty() =>
-            {
-                let text = format!(
-                    "what hosts had begun before is still under way after {} s, on a disk that does not answer, at gateway {}: it \
-                     may be carried out yet",
-                    GROUP_TIMEOUT.as_secs(),
-                    asking.unfinished.join(", ")
-                );
-                if changing.items.is_empty() {
-                    changing.refused = Some(Fault::refused(format!("it is so already, and {text}")));
-                }
-                for item in changing.items.iter_mut().filter(|item| item.effect != Effect::Refused) {
-                    item.outcome = Some(Outcome::Unfinished);
-                    item.message = Some(text.clone());
-                }
-            }
-            (Step::Answered(_), _) => {
-                let why = asking.why.unwrap_or_else(|| "`cluster status` says why".to_owned());
-                if changing.items.is_empty() {
-                    changing.refused =
-                        Some(Fault::refused(format!("it is so already, and not in force everywhere: {why}")));
-                }
-                // Something is taken away: hosts may have it still.
-                for item in changing.items.iter_mut().filter(|item| item.effect != Effect::Refused) {
-                    item.outcome = Some(Outcome::Unfinished);
-                    item.message = Some(format!("it is not done yet: {why}"));
-                }
-            }
-        }
+        self.answer_asking(asking, is_over, changing);
     }
 
     /// What came since the last look. `Err`: nothing was changed.
@@ -416,57 +351,13 @@ impl Daemon {
             Then::Nothing => true,
         }
     }
-
-    /// What came of changes that the group has taken.
-    pub(super) fn note_outcomes(
-        &self,
-        changing: &mut Changing,
-        disks: &[Option<(Nqn, u32)>],
-        is_served: bool,
-    ) {
-        let items = changing.items.iter_mut().enumerate();
-        for (at, item) in items.filter(|(_, item)| item.effect != Effect::Refused) {
-            let disk = disks.get(at).and_then(Option::as_ref);
-            let is_missing = disk.is_some_and(|(nqn, nsid)| !self.is_served(nqn, *nsid));
-            item.outcome = Some(if is_served && !is_missing { Outcome::Done } else { Outcome::Waiting });
-            if item.outcome == Some(Outcome::Waiting) {
-                let reason = disk.and_then(|(nqn, nsid)| self.reason_of(nqn, *nsid));
-                let usual =
-                    || "the group has it, and this gateway does not serve it yet: see `status`".to_owned();
-                item.message = Some(reason.unwrap_or_else(usual));
-            }
-        }
-    }
-
-    /// Why a namespace of the group is not served here.
-    fn reason_of(&self, nqn: &Nqn, nsid: u32) -> Option<String> {
-        let key = (*nqn, nsid);
-        let item = item(&key);
-        let mut left_out = self.cluster.iter().flat_map(|cluster| &cluster.left_out);
-        let left_out = left_out.find(|(name, _)| *name == item).map(|(_, reason)| reason.clone());
-        let wanted = self.config.subsystems.iter().filter(|subsystem| subsystem.nqn == *nqn);
-        let mut wanted = wanted.flat_map(|subsystem| &subsystem.namespaces).filter(|it| it.nsid == nsid);
-        left_out.or_else(|| self.why_not_open(&key, wanted.next()?))
-    }
-}
-
-/// What it means that a gateway without a lease has not said that it serves what it is to.
-fn unconfirmed(name: &GatewayName, it: &OtherStatus) -> String {
-    let lease = it.lease;
-    let owns = match it.groups {
-        Some(0) | None => "",
-        Some(_) => ", and whoever takes its ANA groups fences it first",
-    };
-    format!(
-        "gateway {name} has not confirmed it: its lease is {lease}{owns}. If it still runs, it shows hosts nothing as accessible \
-         and admits none before it has read the configuration again"
-    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::tests::{NQN, gateway};
     use super::*;
+    use crate::control::request::change::Outcome;
     use nvmf_cluster::configuration::Item as Stored;
     use serde_json::json;
 

@@ -248,12 +248,13 @@ impl Daemon {
     /// Whether images of the group have not been looked at yet, as after a start, and may be soon; and whether a look at one
     /// hangs. They are opened for hosts then.
     pub(super) fn unseen(&self, group: GroupId, now: Duration) -> (bool, bool) {
+        let seen: BTreeSet<Key> = self.exports().iter().map(key_of).collect();
         let all = self.config.subsystems.iter();
         let all =
             all.flat_map(|it| it.namespaces.iter().map(|namespace| ((it.nqn, namespace.nsid), namespace)));
         let unseen = all.filter(|(key, namespace)| {
             namespace.ana_group == group.0
-                && !self.exports().iter().any(|export| key_of(export) == *key)
+                && !seen.contains(key)
                 && self.never_seen(key).is_none()
                 && !self.namespaces.is_resting(key, namespace)
         });

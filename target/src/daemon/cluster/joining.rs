@@ -69,7 +69,7 @@ impl Membership {
             elsewhere: Default::default(),
             told,
             listens: Listens::NotYet,
-            unfinished: super::unfinished::Unfinished::default(),
+            unfinished: super::unfinished::UnfinishedVersions::default(),
             silent_since: None,
             has_listened: false,
             stopped: false,

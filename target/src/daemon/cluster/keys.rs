@@ -30,7 +30,7 @@ pub(super) struct SharedKeys {
 
 /// Whether an item is a key.
 pub(super) fn is_key(item: &str) -> bool {
-    [OF_HOST, OF_CONTROLLER, OF_TLS].iter().any(|prefix| item.starts_with(prefix))
+    KINDS.iter().any(|(prefix, ..)| item.starts_with(prefix))
 }
 
 /// What items of keys begin with, what `save` calls such keys, and what people do.
@@ -57,8 +57,8 @@ fn name(kind: KeyOf, host: &Nqn) -> String {
 pub(super) fn keys(items: &BTreeMap<String, Item>) -> (SharedKeys, Vec<(String, String)>) {
     let (mut keys, mut broken) = (SharedKeys::default(), Vec::new());
     for (name, item) in items {
-        let prefix = [OF_HOST, OF_CONTROLLER, OF_TLS].into_iter().find(|prefix| name.starts_with(prefix));
-        let Some(prefix) = prefix else { continue };
+        let kind = KINDS.into_iter().find(|(prefix, ..)| name.starts_with(prefix));
+        let Some((prefix, ..)) = kind else { continue };
         let Ok(nqn) = name[prefix.len()..].parse::<Nqn>() else {
             broken.push((name.clone(), "it is of no NQN".to_owned()));
             continue;

@@ -112,11 +112,11 @@ pub(super) fn key_of_item(namespace: &str) -> Option<Key> {
 /// What the items say.
 pub(super) fn known(items: &BTreeMap<String, Stored>) -> BTreeMap<Key, Known> {
     let of = |(key, item): (&String, &Stored)| {
-        let (nqn, nsid) = key.strip_prefix(SIZE)?.rsplit_once('/')?;
+        let namespace = key_of_item(&namespace_of(key)?)?;
         let known: Known = serde_json::from_value(item.value.clone()).ok()?;
         let is_right =
             Geometry::is_block_size(known.block_size) && known.bytes >= u64::from(known.block_size);
-        Some(((nqn.parse().ok()?, nsid.parse().ok()?), known)).filter(|_| is_right)
+        Some((namespace, known)).filter(|_| is_right)
     };
     items.iter().filter_map(of).collect()
 }

@@ -24,6 +24,7 @@
 //!
 //! Nothing here waits for Ceph.
 
+mod answering;
 mod asking;
 mod beside;
 mod converging;
@@ -113,7 +114,7 @@ pub(super) struct Membership {
     told: Vec<String>,
     /// Whether hosts can connect to it, as the group's thread was told; and since when none of its listeners is up.
     listens: Listens,
-    unfinished: unfinished::Unfinished,
+    unfinished: unfinished::UnfinishedVersions,
     silent_since: Option<Duration>,
     has_listened: bool,
     stopped: bool,

@@ -10,13 +10,13 @@ use std::sync::Arc;
 
 /// By the version of the configuration that they came with.
 #[derive(Debug, Default)]
-pub(super) struct Unfinished {
+pub(super) struct UnfinishedVersions {
     left: Vec<(u64, Vec<Arc<Barrier>>)>,
     /// The last of them, as the group's thread was told.
     told: Option<u64>,
 }
 
-impl Unfinished {
+impl UnfinishedVersions {
     /// Whether what this version took away is still under way here.
     pub(super) fn holds_up(&self, version: u64) -> bool {
         self.told.is_some_and(|told| told >= version)
@@ -41,7 +41,7 @@ impl Daemon {
     /// Tells the group's thread of the last that is not over, when that has changed.
     pub(super) fn tell_unfinished(&mut self) {
         let Some(cluster) = &mut self.cluster else { return };
-        let Unfinished { left, told } = &mut cluster.unfinished;
+        let UnfinishedVersions { left, told } = &mut cluster.unfinished;
         left.retain(|(_, barriers)| barriers.iter().any(|barrier| !barrier.is_reached()));
         let last = left.iter().map(|(version, _)| *version).max();
         if core::mem::replace(told, last) != last {
