@@ -275,9 +275,13 @@ impl Daemon {
         told: Item,
         changing: &mut Changing,
     ) -> bool {
-        let known = Known { bytes: disk.geometry().bytes(), ..Known::shown(export) };
-        let change = known.change(&item(&key_of(export)), None);
-        let Some(change) = change.filter(|_| self.cluster.is_some()) else { return false };
+        let Some(cluster) = &self.cluster else { return false };
+        let (namespace, bytes) = (item(&key_of(export)), disk.geometry().bytes());
+        let known = cluster.known_of(export).copied().unwrap_or_else(|| Known::shown(export));
+        // What this gateway has read: behind it, the namespace may have been removed and added with another image.
+        let stored = size_of(&namespace).and_then(|key| cluster.shared.items.get(&key));
+        let expect = Some(stored.map_or(0, |item| item.version));
+        let Some(change) = (Known { bytes, ..known }).change(&namespace, expect) else { return false };
         changing.items.push(told);
         changing.asking = Some(self.ask_to_change(vec![change], None, None));
         true
