@@ -69,11 +69,16 @@ impl Gateway {
                 let stored = |peer: &Peer| peer.is_registered().then(|| peer.stored.clone());
                 Admission::Free(starting.map(|(name, peer)| (Record::key(name), stored(peer))).collect())
             }
-            Some((place, name)) if is_known => Admission::Taken(format!(
-                "hosts reach gateway {name} at {place}, and not this one: correct [cluster] addresses, or the listener, in this \
-                 gateway's file or in that one's, and restart it. If {name} is gone for good: `nvmf-target ctl cluster remove \
-                 {name}` at another gateway"
-            )),
+            Some((place, name)) if is_known => {
+                let runs = self.peers.get(name).is_some_and(is_there);
+                let away =
+                    if runs { String::new() } else { format!("{name} is away, and keeps its place; ") };
+                Admission::Taken(format!(
+                    "hosts reach gateway {name} at {place}, and not this one: {away}correct [cluster] addresses, or the listener, in \
+                     this gateway's file or in that one's, and restart it. If {name} is gone for good: `nvmf-target ctl cluster \
+                     remove {name}` at another gateway, or restart this one"
+                ))
+            }
             Some((place, name)) => Admission::Unknown(Some(format!(
                 "hosts reach gateway {name} at {place}: waits whether it stays"
             ))),

@@ -29,6 +29,10 @@ fn gateway_with_the_address_of_another_is_refused_and_stays_so_while_that_one_re
         let (state, why) = why(&world, 2);
         assert_eq!(state, "refused", "after {after} s: {why}");
         assert!(why.starts_with("hosts reach gateway gw0 at gw0:4420, and not this one: "), "{why}");
+        assert!(
+            why.ends_with("`nvmf-target ctl cluster remove gw0` at another gateway, or restart this one"),
+            "{why}"
+        );
     }
     world.run_until(AT + 80 * SECOND).expect("a run");
     assert_eq!(groups_of(&world, "gw2"), [0; 0]);

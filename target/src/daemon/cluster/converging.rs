@@ -56,7 +56,13 @@ pub(super) fn configuration(own: &Config, shared: &Shared) -> (Config, Vec<(Stri
 
 /// What can be done about an item that is left out.
 pub(super) fn remedy(key: &str) -> String {
-    format!("`ctl cluster remove-item {key}` removes it from the group's configuration")
+    let removes = format!("`ctl cluster remove-item {key}` removes it from the group's configuration");
+    match keys::is_key(key) {
+        true => {
+            format!("Its host is refused. {removes}: then the host needs no key until `ctl host set-key`")
+        }
+        false => removes,
+    }
 }
 
 impl Daemon {
@@ -68,7 +74,7 @@ impl Daemon {
         }
         let Some((op, shared)) = cluster.next.take() else { return };
         let (config, mut left_out) = configuration(&self.config, &shared);
-        let (keys, broken) = keys::keys(&shared.items);
+        let (keys, broken) = keys::keys(&shared.items, &shared.unreadable);
         left_out.extend(broken);
         for (key, reason) in left_out.iter().filter(|it| !cluster.left_out.contains(it)) {
             tracing::error!("{key} of the group's configuration is left out: {reason}. {}", remedy(key));

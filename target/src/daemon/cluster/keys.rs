@@ -53,28 +53,34 @@ fn name(kind: KeyOf, host: &Nqn) -> String {
     format!("{prefix}{host}")
 }
 
-/// The keys among the items. What is none is named, but not shown; its host cannot authenticate.
-pub(super) fn keys(items: &BTreeMap<String, Item>) -> (SharedKeys, Vec<(String, String)>) {
+/// The keys among the items. What is none is named, but not shown; its host cannot authenticate. Nor can that of an item that
+/// cannot be read, and is named elsewhere: a host that has lost its key would be let in by its name alone.
+pub(super) fn keys(
+    items: &BTreeMap<String, Item>,
+    unreadable: &[(String, String)],
+) -> (SharedKeys, Vec<(String, String)>) {
     let (mut keys, mut broken) = (SharedKeys::default(), Vec::new());
-    for (name, item) in items {
+    let readable = items.iter().map(|(name, item)| (name, Some(item)));
+    for (name, item) in readable.chain(unreadable.iter().map(|(name, _)| (name, None))) {
         let kind = KINDS.into_iter().find(|(prefix, ..)| name.starts_with(prefix));
         let Some((prefix, ..)) = kind else { continue };
+        let mut is_broken = |what: &str| broken.extend(item.map(|_| (name.clone(), what.to_owned())));
         let Ok(nqn) = name[prefix.len()..].parse::<Nqn>() else {
-            broken.push((name.clone(), "it is of no NQN".to_owned()));
+            is_broken("it is of no NQN");
             continue;
         };
-        let text = item.value.as_str();
+        let text = item.and_then(|item| item.value.as_str());
         if prefix == OF_TLS {
             let key = text.map(nvmf_tls::Key::parse).and_then(Result::ok);
             if key.is_none() {
-                broken.push((name.clone(), "it is no key of TLS".to_owned()));
+                is_broken("it is no key of TLS");
             }
             keys.tls.insert(nqn, key);
             continue;
         }
         let secret = text.map(Secret::parse).and_then(Result::ok);
         if secret.is_none() {
-            broken.push((name.clone(), "it is no secret of DH-HMAC-CHAP".to_owned()));
+            is_broken("it is no secret of DH-HMAC-CHAP");
         }
         let of = keys.secrets.entry(nqn).or_insert(Keys { host: None, controller: None });
         *(if prefix == OF_HOST { &mut of.host } else { &mut of.controller }) = secret;
@@ -90,8 +96,7 @@ impl Daemon {
 
     /// Which hosts have keys here, also those that are broken.
     pub(in crate::daemon) fn note_shared_keys(&self, hosts: &mut BTreeMap<String, KnownHost>) {
-        let items = self.cluster.iter().flat_map(|cluster| cluster.shared.items.keys());
-        for item in items {
+        for item in self.cluster.iter().flat_map(|cluster| cluster.item_names()) {
             let of = |prefix| item.strip_prefix(prefix).map(str::to_owned);
             if let Some(nqn) = of(OF_HOST) {
                 hosts.entry(nqn).or_default().key = true;
@@ -106,7 +111,7 @@ impl Daemon {
     /// The hosts that the group has keys of, without them: whoever gives this back to a group is to set them first.
     pub(in crate::daemon) fn hosts_with_group_keys(&self) -> Vec<Host> {
         let mut hosts: BTreeMap<Nqn, Vec<GroupKey>> = BTreeMap::new();
-        for item in self.cluster.iter().flat_map(|cluster| cluster.shared.items.keys()) {
+        for item in self.cluster.iter().flat_map(|cluster| cluster.item_names()) {
             for (prefix, kind, _) in KINDS {
                 if let Some(Ok(nqn)) = item.strip_prefix(prefix).map(str::parse) {
                     hosts.entry(nqn).or_default().push(kind);
@@ -126,10 +131,10 @@ impl Daemon {
 
     /// Why a file is not applied: hosts that had keys when it was saved have none here, and would be let in by their names alone.
     pub(super) fn lacks_keys(&self, hosts: &[Host]) -> Option<String> {
-        let items = &self.cluster.as_ref()?.shared.items;
+        let cluster = self.cluster.as_ref()?;
         let lacks = |host: &Host| {
             let is_missing = |(prefix, kind, _): &&(&str, GroupKey, &str)| {
-                host.group_keys.contains(kind) && !items.contains_key(&format!("{prefix}{}", host.nqn))
+                host.group_keys.contains(kind) && !cluster.has_item(&format!("{prefix}{}", host.nqn))
             };
             let words: Vec<&str> = KINDS.iter().filter(is_missing).map(|(.., word)| *word).collect();
             (!words.is_empty()).then(|| format!("{} ({})", host.nqn, words.join(", ")))
@@ -418,12 +423,17 @@ mod tests {
         ];
         assert!(!is_key(items[4].0));
         let items = items.map(|(name, item)| (name.to_owned(), item)).into();
-        let (keys, broken) = keys(&items);
+        let unreadable = ["key/dhchap/nqn.2026-11.a:damaged", "key/tls/nqn.2026-11.a:damaged"];
+        let unreadable = unreadable.map(|name| (name.to_owned(), "it is damaged".to_owned()));
+        let (keys, broken) = keys(&items, &unreadable);
         let (host, other) = ["nqn.2026-11.a:h", "nqn.2026-11.a:other"].map(|nqn| nqn.parse().unwrap()).into();
         let of = &keys.secrets[&host];
         assert!(of.host.is_some() && of.controller.is_none());
         assert_eq!((&keys.tls[&host], &keys.tls[&other]), (&Some(key), &None));
         assert_eq!(broken.len(), 2);
+        // Such a host is not let in by its name alone.
+        let damaged = "nqn.2026-11.a:damaged".parse().unwrap();
+        assert!(keys.secrets[&damaged].host.is_none() && keys.tls[&damaged].is_none());
         assert!(!format!("{broken:?}{keys:?}").contains("private"));
     }
 }

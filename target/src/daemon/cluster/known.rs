@@ -140,9 +140,23 @@ pub(super) struct Noting {
 }
 
 impl Membership {
-    /// Whether the group's configuration has such an item, readable or not.
-    fn has_item(&self, key: &str) -> bool {
-        self.shared.items.contains_key(key) || self.shared.unreadable.iter().any(|(name, _)| name == key)
+    /// What the group's configuration has, readable or not.
+    pub(super) fn item_names(&self) -> impl Iterator<Item = &String> {
+        self.shared.items.keys().chain(self.shared.unreadable.iter().map(|(name, _)| name))
+    }
+
+    /// Whether it has such an item.
+    pub(super) fn has_item(&self, key: &str) -> bool {
+        self.item_names().any(|name| name == key)
+    }
+
+    /// The change that has all gateways show hosts that an image has shrunk so far. It is for what this gateway has read: behind
+    /// that, the namespace may have been removed, and added with another image.
+    pub(super) fn accepted(&self, export: &Export, bytes: u64) -> Option<Change> {
+        let namespace = item(&key_of(export));
+        let known = self.known_of(export).copied().unwrap_or_else(|| Known::shown(export));
+        let stored = self.shared.items.get(&size_of(&namespace)?);
+        Known { bytes, ..known }.change(&namespace, Some(stored.map_or(0, |item| item.version)))
     }
 
     /// What is known of this disk, if it is the one that is known.
@@ -275,13 +289,9 @@ impl Daemon {
         told: Item,
         changing: &mut Changing,
     ) -> bool {
-        let Some(cluster) = &self.cluster else { return false };
-        let (namespace, bytes) = (item(&key_of(export)), disk.geometry().bytes());
-        let known = cluster.known_of(export).copied().unwrap_or_else(|| Known::shown(export));
-        // What this gateway has read: behind it, the namespace may have been removed and added with another image.
-        let stored = size_of(&namespace).and_then(|key| cluster.shared.items.get(&key));
-        let expect = Some(stored.map_or(0, |item| item.version));
-        let Some(change) = (Known { bytes, ..known }).change(&namespace, expect) else { return false };
+        let cluster = self.cluster.as_ref();
+        let change = cluster.and_then(|cluster| cluster.accepted(export, disk.geometry().bytes()));
+        let Some(change) = change else { return false };
         changing.items.push(told);
         changing.asking = Some(self.ask_to_change(vec![change], None, None));
         true

@@ -326,6 +326,30 @@ fn image_that_is_another_disk_than_the_group_knows_is_not_served_and_stays_unkno
     daemon.stop(Duration::ZERO);
 }
 
+/// Where the namespace was removed meanwhile, and added with another image, the group refuses it.
+#[test]
+fn image_that_has_shrunk_is_accepted_for_what_was_read_of_it() {
+    let mut daemon = gateway();
+    let nqn: Nqn = NQN.parse().unwrap();
+    let text = format!(
+        "[[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n[[subsystem.namespace]]\nnsid = 2\nmemory = \"1MiB\"\n"
+    );
+    let asked = Config { subsystems: Config::parse(&text).unwrap().subsystems, ..daemon.config.clone() };
+    let changing = daemon.apply(&asked, Origin::Group, None);
+    daemon.await_changes(changing, Asker::Reload);
+    daemon.end_changes();
+    let export = daemon.exports()[0].clone();
+    let uuid = uuid::Uuid::from_bytes(export.uuid).to_string();
+    let known = |bytes: u64| json!({ "bytes": bytes, "block_size": 4096, "uuid": uuid });
+    let cluster = daemon.cluster.as_mut().unwrap();
+    let stored = Item { version: 7, value: known(1 << 20) };
+    cluster.known.insert((nqn, 2), serde_json::from_value(stored.value.clone()).unwrap());
+    cluster.shared.items.insert(format!("size/{NQN}/2"), stored);
+    let change = cluster.accepted(&export, 1 << 19).unwrap();
+    assert_eq!((change.value, change.expect), (Some(known(1 << 19)), Some(7)));
+    daemon.stop(Duration::ZERO);
+}
+
 /// A gateway that did not look while a namespace was removed and added again, and its name became another image's.
 #[test]
 fn disk_that_is_another_one_than_the_group_serves_by_now_is_opened_anew() {
