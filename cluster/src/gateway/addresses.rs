@@ -99,7 +99,7 @@ fn has(peer: &Peer, place: &str) -> bool {
 }
 
 /// Whether it has the lease that wrote the record: one that has just started has not said yet where hosts reach it.
-fn is_run_of_record(peer: &Peer) -> bool {
+pub(super) fn is_run_of_record(peer: &Peer) -> bool {
     let record = peer.record.as_ref();
     record.is_some_and(|record| peer.lease.boot() == Some(&record.process.boot))
 }

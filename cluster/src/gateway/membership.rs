@@ -4,7 +4,7 @@
 //! and gets a range of Controller IDs, in one compare-and-set. Only then it serves. When it finds that its lease or its
 //! record is another's, it gives everything up.
 
-use super::addresses::{Admission, Rival};
+use super::addresses::{Admission, Rival, is_run_of_record};
 use super::{Gateway, Purpose};
 use crate::action::Keys;
 use crate::encoding::Unreadable;
@@ -464,6 +464,12 @@ impl Gateway {
                 self.own.stored = record.zip(bytes.cloned());
             }
         } else if self.membership == Membership::Registering && self.own.writing.is_none() {
+            if table.is_none() && self.may_have_members() {
+                let why = "the table of Controller IDs is gone: waits until a member has written it again";
+                self.own.waits = Some(("joining", why.to_owned()));
+                self.own.awaits_polls = true;
+                return;
+            }
             let Some(with) = ids.with(&self.me().gateway) else {
                 let reason = "no range of Controller IDs is left: remove gateways that are gone for good";
                 return self.be_refused(now, reason.to_string());
@@ -485,6 +491,12 @@ impl Gateway {
             self.own.range = with.range(&self.me().gateway);
             self.write_record(now, new, (compare, set.into()));
         }
+    }
+
+    /// Whether others may be members, each with a range of Controller IDs: those who run, and those whose lease was not looked at
+    /// yet.
+    fn may_have_members(&self) -> bool {
+        self.peers.values().any(|peer| is_run_of_record(peer) || !peer.lease.was_looked_at(peer.run_seen))
     }
 
     /// It is tried again with each renewal of the lease, and it is this until then.

@@ -96,6 +96,25 @@ fn table_of_controller_ids_that_was_removed_is_written_again_by_a_member() {
     assert_eq!((1..=world.plan.groups).map(|group| world.shown(group)).collect::<Vec<_>>(), shown);
 }
 
+/// The first range would be that of a member, which would close all connections and begin anew; and so would the next one.
+#[test]
+fn gateway_that_starts_without_a_table_of_controller_ids_takes_no_range_of_a_member() {
+    let ids = |world: &World| [0, 1].map(|node| status(world, node).controller_ids);
+    for tick in 0..240 {
+        let removed = AT + SECOND + tick * (SECOND / 20);
+        let mut world = world(&[(AT, 2 * SECOND, Fault::Crash { node: 2, again: true })], removed);
+        let before = ids(&world);
+        remove(&mut world, &Object::Gateways, "controller_ids");
+        while world.now < removed + 10 * SECOND {
+            world.run_until(world.now + SECOND / 10).expect("a run");
+            let are_members = (0..2).all(|node| status(&world, node).state == "member");
+            assert!(are_members, "removed after {:?}", removed - AT);
+        }
+        assert_eq!(ids(&world), before);
+        assert_eq!(status(&world, 2).state, "member");
+    }
+}
+
 #[test]
 fn entry_that_was_damaged_and_then_removed_is_told_as_gone_until_a_gateway_is_restarted() {
     let crashes = [0, 1, 2].map(|node| (AT, 2 * SECOND, Fault::Crash { node, again: true }));
