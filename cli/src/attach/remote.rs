@@ -344,7 +344,7 @@ impl Remote {
         let named = path.clone().map_or_else(|| self.options.further.path(&name), Ok);
         let added = named.and_then(|path| self.add_path(path));
         let Err(error) = added else { return true };
-        let why = chain(&error).to_string();
+        let why = chain(&error);
         if passes(&error) {
             if why != reason {
                 tracing::warn!(
