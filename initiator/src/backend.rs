@@ -1,7 +1,8 @@
 //! A remote disk as a backend: submit, flush and poll on the caller's own thread.
 
 use crate::driver::{
-    Driver, DriverEvent, Factory, Impacted, NamespaceState, PathStatus, Route, SharedFences, StartError,
+    Driver, DriverEvent, Factory, Impacted, NamespaceState, PATHS_MAX, PathStatus, Route, SharedFences,
+    StartError,
 };
 use crate::log::Log;
 use crate::sleep::{arm, sleep};
@@ -62,6 +63,18 @@ impl RemoteBackend<AnyTransport> {
         let factory: Factory<AnyTransport> = Box::new(options.transport_factory());
         let (transport, more_paths) = (options.open_transport()?, options.more_paths());
         Self::resume_paths(transport, Some(factory), more_paths, options, disk, impacted)
+    }
+
+    /// Whether a further path may be added: what [`RemoteBackend::add_path`] refuses beside this, time may cure.
+    ///
+    /// # Errors
+    /// When it would go in the clear and another path has TLS, or there are as many as there may be.
+    pub fn may_add_path(&self, options: &Options, path: &PathOptions) -> Result<(), Error> {
+        options.check_added(path, self.has_tls)?;
+        if self.driver.paths().len() < PATHS_MAX {
+            return Ok(());
+        }
+        Err(Error::System { what: "cannot add a path", reason: StartError::TooManyPaths.to_string() })
     }
 
     /// Adds a path to the same subsystem beside those that there are, at any time: it is connected as the others are, with what

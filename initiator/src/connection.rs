@@ -238,6 +238,24 @@ impl Connection {
         asked.map_err(|_| self.shared.closed())
     }
 
+    /// Sends a command to an I/O queue of a controller that has no namespace under this NSID.
+    pub(crate) async fn io_without_disk(
+        &self,
+        nsid: Nsid,
+        command: AdminCommand,
+    ) -> Result<AdminReply, Error> {
+        let opcode = command.command.sqe().opcode;
+        let asked = self.shared.ask(QueueKind::Io, Recipient::NoDisk, command, Times::default()).await;
+        let appeared = || self.namespaces().iter().any(|namespace| namespace.nsid == nsid);
+        asked.map_err(|unanswered| match unanswered {
+            Unanswered::NotSent if appeared() => Error::Raw {
+                opcode,
+                reason: format!("a disk has appeared as namespace {nsid}, which was not there before"),
+            },
+            _ => self.shared.closed(),
+        })
+    }
+
     /// Authenticates every queue again, with these secrets now and from now on: when those of the target have changed, or
     /// are about to. I/O goes on meanwhile, but for the time that is computed. `false`: the controller did not ask for
     /// authentication, or something else is under way; the secrets count from the next connect on.

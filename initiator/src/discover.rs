@@ -44,11 +44,40 @@ impl Discovery {
     /// Its log, as soon as it was read again: after a change, or a loss. `None`: it was given up.
     pub async fn changed(&mut self) -> Option<DiscoveryLog> {
         loop {
-            match self.changes.next().await {
-                Change::Namespaces => return Some(self.log()),
-                Change::State(ConnectionState::Lost) => return None,
-                Change::State(_) => {}
+            match self.next().await {
+                DiscoveryChange::Log(log) => return Some(log),
+                DiscoveryChange::Away => {}
+                DiscoveryChange::GivenUp => return None,
             }
         }
     }
+
+    /// What happens to it next. After [`DiscoveryChange::Away`] a log comes as soon as it is connected again, whether or not that is
+    /// another.
+    pub async fn next(&mut self) -> DiscoveryChange {
+        loop {
+            match self.changes.next().await {
+                Change::State(ConnectionState::Lost) => return DiscoveryChange::GivenUp,
+                Change::State(ConnectionState::Live) => return DiscoveryChange::Log(self.log()),
+                Change::State(_) => return DiscoveryChange::Away,
+                Change::Namespaces if self.connection.state() == ConnectionState::Live => {
+                    return DiscoveryChange::Log(self.log());
+                }
+                // It is read before the connection is there again, or was there last.
+                Change::Namespaces => {}
+            }
+        }
+    }
+}
+
+/// What happens to a discovery service that one stays connected to.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum DiscoveryChange {
+    /// Its log was read again.
+    Log(DiscoveryLog),
+    /// It was lost, and is being connected again: what it said last may not be so any more.
+    Away,
+    /// It was given up.
+    GivenUp,
 }

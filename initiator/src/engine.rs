@@ -385,12 +385,14 @@ impl<T: Transport> Engine<T> {
         }
     }
 
+    /// Of what is being connected nothing is known yet: what was known last stays.
     fn publish(&mut self) {
-        let Some(association) = self.driver.association() else { return };
         let mut snapshot = self.observers.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
-        snapshot.controller = association.controller().clone();
-        snapshot.namespaces = self.driver.namespaces();
-        snapshot.discovery_log = association.discovery_log().clone();
+        if let Some(association) = self.driver.ready_association() {
+            snapshot.controller = association.controller().clone();
+            snapshot.namespaces = self.driver.namespaces();
+            snapshot.discovery_log = association.discovery_log().clone();
+        }
         snapshot.foreign = self.driver.foreign().collect();
         snapshot.paths = self.driver.paths();
         drop(snapshot);

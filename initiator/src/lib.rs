@@ -94,7 +94,7 @@ pub use block_on::block_on;
 pub use buffer::{Buffer, SharedBuffer};
 pub use connection::{Connection, ConnectionState};
 pub use device::Device;
-pub use discover::{Discovery, discover};
+pub use discover::{Discovery, DiscoveryChange, discover};
 pub use driver::{AdminReply, Impacted, NamespaceState, PathPolicy, PathStatus, SharedFences};
 pub use error::{Effect, Error, Failed};
 pub use identity::HostIdentity;

@@ -119,6 +119,15 @@ impl Connection {
     pub async fn raw_io(&self, command: RawCommand) -> Result<AdminReply, Error> {
         self.io(command.for_io()?).await
     }
+
+    /// The same for an NSID under which there is no disk: it is not sent where one has appeared by then, on every path. What goes to a
+    /// disk is sent with [`Device::raw_io`].
+    ///
+    /// # Errors
+    /// [`Error::Raw`], also where there is a disk; else as [`Connection::admin`].
+    pub async fn raw_io_without_disk(&self, command: RawCommand) -> Result<AdminReply, Error> {
+        self.io_without_disk(command.sqe.nsid(), command.for_io()?).await
+    }
 }
 
 impl Device {

@@ -137,6 +137,11 @@ impl Control {
         }
     }
 
+    /// Has each thread make one more path that it does not have. Nobody waits for it.
+    pub(super) fn offer_path(&self, path: &PathOptions) {
+        self.each(|line| drop(line.add_path(path.clone())));
+    }
+
     /// Has it written down what became of a path.
     pub(super) fn tell_of_path(&self, news: PathNews) {
         self.path_news.lock().unwrap_or_else(PoisonError::into_inner).push(news);

@@ -10,6 +10,7 @@ use crate::connect::{Via, reach};
 use crate::namespace::{ana_name, choose, taken_of};
 use crate::print::chain;
 use anyhow::{Context, Result, anyhow};
+use nix::errno::Errno;
 use nvme_proto::fabrics::discovery::TransportType;
 use nvmf_attached::{AttachedPath, Attachment, DiskLock, State};
 use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Tag};
@@ -34,6 +35,8 @@ const CLOSE_TIME_MAX: Duration = Duration::from_secs(15);
 pub(super) const END_TIME_MAX: Duration = Duration::from_secs(35);
 /// How long the commands of a server are carried out after its target knows of its end, where the target has not said.
 const UNKNOWN_QUIESCE: Duration = Duration::from_secs(30);
+/// Before a path that could not be made for a reason that passes is tried again.
+const PATH_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// The last flush's tag: no request's.
 const LAST_FLUSH: Tag = Tag(u64::MAX);
 
@@ -108,10 +111,35 @@ struct Setting {
     unknown_quiesce: Duration,
 }
 
+/// A path that the disk was given under the server before, and that cannot be made yet.
+struct Delayed {
+    name: String,
+    /// It, where the disk's first thread has made it already.
+    path: Option<PathOptions>,
+    /// Why not, as it was said.
+    reason: String,
+}
+
+/// A path cannot be made now, for a reason that passes: no descriptor is left, or no memory, or a device is not there.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+struct NotYet(nvmf_initiator::Error);
+
+/// Whether a path that cannot be made may be made later.
+fn passes(error: &anyhow::Error) -> bool {
+    let of_system = |error: &std::io::Error| {
+        let errno = Errno::from_raw(error.raw_os_error().unwrap_or_default());
+        [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM, Errno::ENOBUFS, Errno::EAGAIN, Errno::EINTR]
+            .contains(&errno)
+    };
+    error.is::<NotYet>() || error.chain().any(|cause| cause.downcast_ref().is_some_and(of_system))
+}
+
 /// The connection of a disk's thread.
 pub(super) struct Remote {
     pub(super) backend: Counted<RemoteBackend<AnyTransport>>,
     pub(super) found: Found,
+    control: Arc<Control>,
     line: Arc<Line>,
     changes: Changes,
     /// Of how much of what happened was told, and how the disk was then.
@@ -132,6 +160,10 @@ pub(super) struct Remote {
     reached: Options,
     /// Its paths, as they were wanted: those of `reached`, and those that were added.
     wanted: Vec<PathOptions>,
+    /// Those of the server before that cannot be made yet.
+    delayed: Vec<Delayed>,
+    /// When they are tried again.
+    delayed_until: Option<Instant>,
     /// Which disk it is.
     identity: NamespaceIdentity,
     /// How long the commands of a controller that was never connected may be carried out.
@@ -207,7 +239,7 @@ impl Remote {
                 },
             )?
         };
-        remote.add_paths_of_before(origin, control);
+        remote.add_paths_of_before(origin);
         if origin.before.is_none() {
             remote.try_each_path();
             remote.found.paths = remote.paths();
@@ -271,6 +303,7 @@ impl Remote {
             was_cached: found.namespace.geometry.volatile_write_cache,
             flush_due: origin.before.is_some(),
             found,
+            control: Arc::clone(control),
             line: control.line()?,
             changes,
             happened: 0,
@@ -280,6 +313,8 @@ impl Remote {
             shared_fences,
             spin_max: reached.spin,
             wanted: reached.all_paths().collect(),
+            delayed: Vec::new(),
+            delayed_until: None,
             options: origin.options.clone(),
             reached,
             identity,
@@ -289,34 +324,81 @@ impl Remote {
             _lock: None,
         };
         for path in added {
-            if let Err(error) = remote.add_path(path) {
-                tracing::error!("a path that was added cannot be used: {}", chain(&error));
-            }
+            let name = path.address.to_string();
+            remote.add_path_of_before(Delayed { name, path: Some(path), reason: String::new() });
         }
         Ok(remote)
     }
 
     /// Adds the paths that the disk was given under the server before. Nobody waits for a name to be looked up: its path is away
-    /// until then. One that cannot be made (by a server of an earlier version it could, say) is none of the disk's any more: what is
-    /// written down of it is what it has.
-    fn add_paths_of_before(&mut self, origin: &Origin, control: &Control) {
+    /// until then. One that cannot be made now is tried again. One that can never be (by a server of an earlier version it could,
+    /// say) is none of the disk's any more: what is written down of it is what it has, or is to have.
+    fn add_paths_of_before(&mut self, origin: &Origin) {
         for name in origin.before.iter().flat_map(|before| &before.added_paths) {
-            let added = origin.options.further.path(name).and_then(|path| self.add_path(path));
-            if let Err(error) = added {
-                tracing::error!(
-                    "{name}, which was added to the disk's paths, is none of them any more: {}. nvmf add-path adds it again",
-                    chain(&error)
+            self.add_path_of_before(Delayed { name: name.clone(), path: None, reason: String::new() });
+        }
+    }
+
+    /// Whether it is there now.
+    fn add_path_of_before(&mut self, Delayed { name, path, reason }: Delayed) -> bool {
+        let named = path.clone().map_or_else(|| self.options.further.path(&name), Ok);
+        let added = named.and_then(|path| self.add_path(path));
+        let Err(error) = added else { return true };
+        let why = chain(&error);
+        if passes(&error) {
+            if why != reason {
+                tracing::warn!(
+                    "{name}, which was added to the disk's paths, cannot be used yet, and is tried again every {} s: {why}",
+                    PATH_RETRY_DELAY.as_secs()
                 );
-                control.tell_of_path(PathNews::Dropped(name.clone()));
+            }
+            self.delayed.push(Delayed { name, path, reason: why });
+            self.delayed_until = Some(Instant::now() + PATH_RETRY_DELAY);
+            return false;
+        }
+        if path.is_some() {
+            tracing::error!(
+                "{name}, which was added to the disk's paths, cannot be used by each of its queues: {why}"
+            );
+            return false;
+        }
+        tracing::error!(
+            "{name}, which was added to the disk's paths, is none of them any more: {why}. nvmf add-path adds it again"
+        );
+        self.control.tell_of_path(PathNews::Dropped(name));
+        false
+    }
+
+    /// Tries the paths again that could not be made yet; what can be is made by the disk's other threads, too.
+    fn try_delayed_paths(&mut self) {
+        if self.delayed_until.is_none_or(|until| Instant::now() < until) {
+            return;
+        }
+        self.delayed_until = None;
+        for path in core::mem::take(&mut self.delayed) {
+            let (name, is_of_first) = (path.name.clone(), path.path.is_none());
+            if !self.add_path_of_before(path) {
+                continue;
+            }
+            tracing::info!("{name}, which was added to the disk's paths, can be used now");
+            if let Some(path) = self.wanted.last().filter(|_| is_of_first) {
+                self.control.offer_path(path);
             }
         }
+    }
+
+    /// For how long to sleep at most.
+    fn sleeps_for(&self, most: Duration) -> Duration {
+        let delayed = self.delayed_until.map(|until| until.saturating_duration_since(Instant::now()));
+        delayed.map_or(most, |delayed| delayed.min(most))
     }
 
     /// Adds a path, unless it is there; then what is not connected is tried at once, also what was given up.
     fn add_path(&mut self, path: PathOptions) -> Result<()> {
         if !self.wanted.iter().any(|other| other.is_same_way(&path)) {
             seccomp::check_added(&self.options, &self.reached, &path)?;
-            self.backend.inner.add_path(&self.reached, &path)?;
+            self.backend.inner.may_add_path(&self.reached, &path)?;
+            self.backend.inner.add_path(&self.reached, &path).map_err(NotYet)?;
             self.wanted.push(path);
         }
         self.backend.inner.reconnect();
@@ -361,14 +443,15 @@ impl Remote {
 
     /// Sleeps until there is something to do: at the latest after `most`, or when `requests` is readable.
     pub(super) fn sleep(&mut self, most: Duration, requests: BorrowedFd<'_>) {
-        self.backend.inner.sleep_for(most, &[requests, self.line.wakeup()]);
+        self.backend.inner.sleep_for(self.sleeps_for(most), &[requests, self.line.wakeup()]);
         self.woken();
     }
 
     /// Prepares a sleep that ends when one of [`Remote::descriptors`] is readable: for how long it may be, at most; `None`
     /// when there is something to do already. [`Remote::woken`] follows it.
     pub(super) fn arm(&mut self) -> Option<Duration> {
-        self.backend.inner.arm()
+        let most = self.backend.inner.arm()?;
+        Some(self.sleeps_for(most))
     }
 
     /// The connection's descriptor and the control's. `u32`: the number of the connection's transport, which tells its
@@ -393,6 +476,7 @@ impl Remote {
             // Whoever asked may not wait any more.
             let _ = made.send(added);
         }
+        self.try_delayed_paths();
         let backend = &mut self.backend.inner;
         if self.line.takes_reconnect() {
             backend.reconnect();
@@ -564,5 +648,26 @@ impl Remote {
             }
             self.backend.inner.sleep_for(until.saturating_duration_since(Instant::now()), &[]);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[test]
+    fn path_that_cannot_be_made_for_want_of_something_is_not_given_up() {
+        let of_system =
+            |errno: Errno| anyhow::Error::from(io::Error::from(errno)).context("cannot read the key");
+        for errno in [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM] {
+            assert!(passes(&of_system(errno)), "{errno}");
+        }
+        assert!(!passes(&of_system(Errno::ENOENT)));
+        let refused =
+            || nvmf_initiator::Error::System { what: "cannot add a path", reason: "why".to_owned() };
+        assert!(passes(&NotYet(refused()).into()), "the system lacks something");
+        assert!(!passes(&refused().into()), "it can never be added");
+        assert!(!passes(&anyhow!("an option that nobody knows")));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! What discovery controllers list is wanted, as far as the policy allows. What is wanted and not attached is attached; what was
 //! attached here and has not been wanted for a while is detached, unless it is in use. A controller that is away changes nothing: what
-//! it said last counts until it says something else.
+//! it said last counts until it says something else, and no time passes for what it said to be gone.
 
 use super::policy::Policy;
 use crate::command::PATH_OPTIONS;
@@ -176,6 +176,15 @@ struct Followed {
     depth: u32,
     /// What it said last; `None`: nothing yet.
     log: Option<Vec<Entry>>,
+    /// It cannot say now that it was mistaken.
+    is_away: bool,
+}
+
+impl Followed {
+    fn lists(&self, wanted: &str) -> bool {
+        let is_it = |entry: &Entry| matches!(entry, Entry::Subsystem { nqn, .. } if nqn == wanted);
+        self.log.iter().flatten().any(is_it)
+    }
 }
 
 #[derive(Debug)]
@@ -183,6 +192,8 @@ struct Watched {
     subsystem: Subsystem,
     /// What it said last.
     nsids: Option<BTreeSet<u32>>,
+    /// It cannot say now that it has others.
+    is_away: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -209,6 +220,8 @@ struct Managed {
     phase: Phase,
     /// Attached here, and so to be detached here.
     is_ours: bool,
+    /// The discovery controllers that listed it when it was wanted last; `None`: it has not been wanted yet.
+    listed_by: Option<BTreeSet<Controller>>,
     /// The paths that it was attached with or given.
     paths: Vec<SubsystemPath>,
     /// It is being given some.
@@ -219,7 +232,7 @@ struct Managed {
 
 impl Managed {
     fn new(phase: Phase, is_ours: bool) -> Self {
-        Self { phase, is_ours, paths: Vec::new(), is_adding: false, add_again: None }
+        Self { phase, is_ours, listed_by: None, paths: Vec::new(), is_adding: false, add_again: None }
     }
 }
 
@@ -310,15 +323,31 @@ impl Engine {
     /// The log of a controller that is followed.
     pub(crate) fn on_log(&mut self, now: Duration, controller: &Controller, log: Vec<Entry>) {
         if let Some(followed) = self.controllers.get_mut(controller) {
-            followed.log = Some(log);
+            (followed.log, followed.is_away) = (Some(log), false);
             self.follow(now);
+        }
+    }
+
+    /// A controller that is followed was lost; [`Engine::on_log`] follows when it is there again.
+    pub(crate) fn on_controller_away(&mut self, now: Duration, controller: &Controller) {
+        if let Some(followed) = self.controllers.get_mut(controller) {
+            followed.is_away = true;
+            self.advance(now);
         }
     }
 
     /// The namespaces of a subsystem that is watched.
     pub(crate) fn on_namespaces(&mut self, now: Duration, seen: &Seen, nsids: impl IntoIterator<Item = u32>) {
         if let Some(watched) = self.watched.get_mut(seen) {
-            watched.nsids = Some(nsids.into_iter().collect());
+            (watched.nsids, watched.is_away) = (Some(nsids.into_iter().collect()), false);
+            self.advance(now);
+        }
+    }
+
+    /// A subsystem that is watched was lost; [`Engine::on_namespaces`] follows when it is there again.
+    pub(crate) fn on_subsystem_away(&mut self, now: Duration, seen: &Seen) {
+        if let Some(watched) = self.watched.get_mut(seen) {
+            watched.is_away = true;
             self.advance(now);
         }
     }
@@ -414,7 +443,8 @@ impl Engine {
             match self.controllers.get_mut(&controller) {
                 Some(followed) => followed.depth = depth,
                 None => {
-                    self.controllers.insert(controller.clone(), Followed { depth, log: None });
+                    self.controllers
+                        .insert(controller.clone(), Followed { depth, log: None, is_away: false });
                     self.actions.push_back(Action::Follow(controller));
                 }
             }
@@ -467,13 +497,14 @@ impl Engine {
         for (seen, subsystem) in wanted {
             match self.watched.get_mut(&seen) {
                 Some(watched) if watched.subsystem == subsystem => {}
-                // It has another way: whoever attaches from now on takes it.
+                // It has another way: whoever attaches from now on takes it. It is connected anew.
                 Some(watched) => {
-                    watched.subsystem = subsystem.clone();
+                    (watched.subsystem, watched.is_away) = (subsystem.clone(), true);
                     self.actions.push_back(Action::Watch(subsystem));
                 }
                 None => {
-                    self.watched.insert(seen, Watched { subsystem: subsystem.clone(), nsids: None });
+                    self.watched
+                        .insert(seen, Watched { subsystem: subsystem.clone(), nsids: None, is_away: false });
                     self.actions.push_back(Action::Watch(subsystem));
                 }
             }
@@ -498,6 +529,17 @@ impl Engine {
         self.subsystem(disk).is_some()
     }
 
+    /// Whether those that had a disk, and do not name it any more, could say now that it is there after all. One that starts again
+    /// may not have had everything yet when it spoke, and be lost again.
+    fn is_answered_for(&self, disk: &Disk, listed_by: Option<&BTreeSet<Controller>>) -> bool {
+        let had = |controller| listed_by.is_none_or(|listed_by| listed_by.contains(controller));
+        let mut silent = self.controllers.iter().filter(|(_, followed)| followed.is_away);
+        let mut watched = self.watched.iter().filter(|((nqn, _), _)| *nqn == disk.nqn);
+        // What it lists still is not wanted for another reason.
+        !silent.any(|(controller, followed)| had(controller) && !followed.lists(&disk.nqn))
+            && !watched.any(|(_, watched)| watched.is_away)
+    }
+
     fn advance(&mut self, now: Duration) {
         for ((nqn, _), watched) in &self.watched {
             for &nsid in watched.nsids.iter().flatten() {
@@ -509,9 +551,21 @@ impl Engine {
         let is_known = self.is_known();
         let wanted = |disk: &Disk| Some((disk.clone(), self.subsystem(disk)?.clone()));
         let wanted: BTreeMap<_, _> = self.disks.keys().filter_map(wanted).collect();
+        let listed_by = |disk: &Disk| -> BTreeSet<_> {
+            let listing = self.controllers.iter().filter(|(_, followed)| followed.lists(&disk.nqn));
+            listing.map(|(controller, _)| controller.clone()).collect()
+        };
+        let listed_by: BTreeMap<_, _> = wanted.keys().map(|disk| (disk.clone(), listed_by(disk))).collect();
+        let answered_for = |(disk, managed): (&Disk, &Managed)| {
+            self.is_answered_for(disk, managed.listed_by.as_ref()).then(|| disk.clone())
+        };
+        let answered_for: BTreeSet<_> = self.disks.iter().filter_map(answered_for).collect();
         let mut actions = Vec::new();
         self.disks.retain(|disk, managed| {
             let subsystem = wanted.get(disk);
+            if let Some(listed_by) = listed_by.get(disk) {
+                managed.listed_by = Some(listed_by.clone());
+            }
             match &mut managed.phase {
                 Phase::Waits { .. } | Phase::Dismissed if subsystem.is_none() => return false,
                 Phase::Waits { until, failures } if *until <= now => {
@@ -531,6 +585,10 @@ impl Engine {
                 Phase::Attached { gone_since, not_before }
                     if is_known && managed.is_ours && self.policy.detach =>
                 {
+                    if !answered_for.contains(disk) {
+                        *gone_since = None;
+                        return true;
+                    }
                     let since = *gone_since.get_or_insert(now);
                     if since + self.policy.detach_delay <= now && *not_before <= now {
                         managed.phase = Phase::Detaching;

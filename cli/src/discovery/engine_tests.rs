@@ -267,6 +267,60 @@ fn target_that_starts_again_loses_no_disk() {
     assert_eq!(engine.counts(), (1, 1));
 }
 
+/// Longer than a disk must be gone.
+const LONG: Duration = Duration::from_secs(3600);
+
+#[test]
+fn disk_is_not_gone_while_the_subsystem_that_had_it_is_away() {
+    let mut engine = attached();
+    // It shows nothing for a moment while it ends, and when it begins.
+    engine.on_namespaces(NOW, &seen("a"), []);
+    engine.on_subsystem_away(NOW, &seen("a"));
+    assert_eq!(until(&mut engine, NOW + LONG), Vec::<String>::new());
+    let now = NOW + LONG;
+    engine.on_timeout(now);
+    engine.on_namespaces(now, &seen("a"), []);
+    assert!(disks(&mut engine).is_empty(), "the time counts from now on");
+    engine.on_namespaces(now, &seen("a"), [1]);
+    assert_eq!(until(&mut engine, now + LONG), Vec::<String>::new());
+    // What is there and has it no more is believed, after a while.
+    engine.on_namespaces(now, &seen("a"), []);
+    assert_eq!(until(&mut engine, now + Duration::from_secs(29)), Vec::<String>::new());
+    assert_eq!(until(&mut engine, now + Duration::from_secs(30)), ["-a/1"]);
+}
+
+#[test]
+fn disk_is_not_gone_while_the_discovery_controller_that_listed_it_is_away() {
+    let mut engine = attached();
+    engine.on_log(NOW, &controller("d"), Vec::new());
+    let mut now = NOW + Duration::from_secs(29);
+    engine.on_controller_away(now, &controller("d"));
+    assert_eq!(until(&mut engine, now + LONG), Vec::<String>::new());
+    now += LONG;
+    engine.on_log(now, &controller("d"), Vec::new());
+    assert!(disks(&mut engine).is_empty(), "the time counts from now on");
+    // Another one that never listed it is not asked.
+    engine.on_configured(now, [controller("d"), controller("e")], Vec::new());
+    engine.on_log(now, &controller("e"), Vec::new());
+    engine.on_controller_away(now, &controller("e"));
+    assert_eq!(until(&mut engine, now + Duration::from_secs(29)), Vec::<String>::new());
+    assert_eq!(until(&mut engine, now + Duration::from_secs(30)), ["-a/1"]);
+}
+
+#[test]
+fn disk_that_the_policy_denies_goes_also_while_its_discovery_controller_is_away() {
+    let mut engine = attached();
+    engine.on_subsystem_away(NOW, &seen("a"));
+    engine.on_controller_away(NOW, &controller("d"));
+    engine.on_policy(NOW, Policy::read_text("deny = [\"a\"]"));
+    assert_eq!(until(&mut engine, NOW + Duration::from_secs(30)), ["-a/1"]);
+    // And one whose controller is not followed any more.
+    let mut engine = attached();
+    engine.on_controller_away(NOW, &controller("d"));
+    engine.on_configured(NOW, [], Vec::new());
+    assert_eq!(until(&mut engine, NOW + Duration::from_secs(30)), ["-a/1"]);
+}
+
 #[test]
 fn disk_in_use_stays_until_it_is_not() {
     let mut engine = attached();

@@ -11,7 +11,7 @@ use crate::connect::{connect, reach};
 use crate::print::chain;
 use anyhow::{Context, Result, anyhow};
 use nvmf_attached::{Attachment, State};
-use nvmf_initiator::{Change, ConnectionState, Discovery, HostIdentity};
+use nvmf_initiator::{Change, ConnectionState, Discovery, DiscoveryChange, HostIdentity};
 use sd_notify::NotifyState;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -57,6 +57,10 @@ pub(crate) struct Outcome {
 enum Event {
     Log(Controller, Vec<Entry>),
     Namespaces(Seen, Vec<u32>),
+    /// A controller that is followed was lost, and is being connected again.
+    ControllerAway(Controller),
+    /// The same of a subsystem that is watched.
+    SubsystemAway(Seen),
     Attached(Disk, Result<Box<Attachment>>),
     /// Which paths it was given.
     PathsAdded(Disk, Added),
@@ -246,6 +250,8 @@ impl Service {
         match event {
             Event::Log(controller, log) => self.engine.on_log(now, &controller, log),
             Event::Namespaces(seen, nsids) => self.engine.on_namespaces(now, &seen, nsids),
+            Event::ControllerAway(controller) => self.engine.on_controller_away(now, &controller),
+            Event::SubsystemAway(seen) => self.engine.on_subsystem_away(now, &seen),
             Event::Attached(disk, Ok(attached)) => {
                 if self.follows {
                     tracing::info!("attached {attached}");
@@ -448,8 +454,16 @@ async fn follow_controller(controller: Controller, follows: bool, tell: Unbounde
                 let _ = tell.send(said(&log));
                 let Some(mut discovery) = discovery else { return };
                 (delay, before) = (RETRY_DELAY, String::new());
-                while let Some(log) = discovery.changed().await {
-                    let _ = tell.send(said(&log));
+                loop {
+                    match discovery.next().await {
+                        DiscoveryChange::Log(log) => drop(tell.send(said(&log))),
+                        change => {
+                            let _ = tell.send(Event::ControllerAway(controller.clone()));
+                            if matches!(change, DiscoveryChange::GivenUp) {
+                                break;
+                            }
+                        }
+                    }
                 }
             }
             Err(error) => {
@@ -497,7 +511,10 @@ async fn watch(subsystem: Subsystem, follows: bool, tell: UnboundedSender<Event>
                 let is_live = || connection.state() == ConnectionState::Live;
                 loop {
                     match changes.next().await {
-                        Change::State(ConnectionState::Lost) => break,
+                        Change::State(ConnectionState::Lost) => {
+                            let _ = tell.send(Event::SubsystemAway(seen.clone()));
+                            break;
+                        }
                         // While the target is away nothing is known of them, which is not that there are none.
                         Change::Namespaces | Change::State(ConnectionState::Live) => {
                             let (was_live, nsids) = (is_live(), said());
@@ -505,6 +522,7 @@ async fn watch(subsystem: Subsystem, follows: bool, tell: UnboundedSender<Event>
                                 let _ = tell.send(Event::Namespaces(seen.clone(), nsids));
                             }
                         }
+                        Change::State(_) => drop(tell.send(Event::SubsystemAway(seen.clone()))),
                         _ => {}
                     }
                 }

@@ -42,6 +42,8 @@ pub enum Recipient {
     /// The disk that was opened under its NSID ([`Driver::open`]): where another is in its place it waits, and fails,
     /// as an operation does.
     OpenedDisk,
+    /// A controller that has no namespace under its NSID, to be told so: no disk that appears there gets it.
+    NoDisk,
 }
 
 /// To which kind of queue a command goes.
@@ -153,10 +155,11 @@ impl<T: Transport> Driver<T> {
             waiting.not_before.take_if(|at| *at <= now);
             waiting.finds_no_path = false;
         }
-        let heads = &self.heads;
-        fail(&mut self.admin.waiting, &mut self.events, |waiting| {
-            let admission = heads.admission(waiting.nsid());
-            waiting.recipient == Recipient::OpenedDisk && matches!(admission, Admission::Fail(_))
+        let (heads, paths) = (&self.heads, &self.paths);
+        fail(&mut self.admin.waiting, &mut self.events, |waiting| match waiting.recipient {
+            Recipient::Controller => false,
+            Recipient::OpenedDisk => matches!(heads.admission(waiting.nsid()), Admission::Fail(_)),
+            Recipient::NoDisk => has_disk(paths, waiting.nsid()),
         });
         let is_fenced = !self.fences.is_empty();
         let (heads, paths) = (&self.heads, &mut self.paths);
@@ -270,11 +273,28 @@ fn path_for<'a, T: Transport>(
     let has_access = |number: usize| waiting.queue == QueueKind::Admin || leads.contains(number);
     let takes = |(number, path): &(usize, &mut Path<T>)| {
         let is_disk = |association| shows_disk(*number, association) && has_access(*number);
+        let association = path.association.as_ref();
         path.is_ready()
-            && (waiting.recipient == Recipient::Controller || path.association.as_ref().is_some_and(is_disk))
+            && match waiting.recipient {
+                Recipient::Controller => true,
+                Recipient::OpenedDisk => association.is_some_and(is_disk),
+                Recipient::NoDisk => association.is_some_and(|it| lacks(it, nsid)),
+            }
     };
     let able = paths.iter_mut().enumerate().filter(takes);
     able.min_by_key(|(number, _)| !leads.contains(*number)).map(|(_, path)| path)
+}
+
+/// Whether a controller has said that it has nothing there.
+fn lacks(association: &Association, nsid: Nsid) -> bool {
+    !association.is_scanning() && association.namespace(nsid).is_none()
+}
+
+/// Whether every path that is ready shows a namespace there.
+fn has_disk<T: Transport>(paths: &[Path<T>], nsid: Nsid) -> bool {
+    let mut ready =
+        paths.iter().filter(|path| path.is_ready()).filter_map(|path| path.association.as_ref()).peekable();
+    ready.peek().is_some() && ready.all(|association| association.namespace(nsid).is_some())
 }
 
 /// Ends the commands that are meant, of which nothing was sent.

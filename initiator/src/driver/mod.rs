@@ -188,10 +188,12 @@ impl<T: Transport> Driver<T> {
     /// The association of the first path that is ready, or else of the first that has one.
     #[must_use]
     pub fn association(&self) -> Option<&Association> {
-        let ready = self.paths.iter().find(|path| path.is_ready());
-        ready
-            .and_then(|path| path.association.as_ref())
-            .or_else(|| self.paths.iter().find_map(|path| path.association.as_ref()))
+        self.ready_association().or_else(|| self.paths.iter().find_map(|path| path.association.as_ref()))
+    }
+
+    /// The association of the first path that is ready: what it says is what its controller has said.
+    pub(crate) fn ready_association(&self) -> Option<&Association> {
+        self.paths.iter().find(|path| path.is_ready()).and_then(|path| path.association.as_ref())
     }
 
     /// Has the transport of the first path replaced when its device is lost. Without this, every reconnect fails from then on.

@@ -1,6 +1,6 @@
 //! `nvmf admin-passthru` and `nvmf io-passthru`.
 
-use super::{Queue, byte, dump, input, send_over, send_to, word};
+use super::{Queue, accepted, byte, dump, input, send_over, send_to, word};
 use crate::command::refused::AbsentOfCommands;
 use crate::command::target::NamespaceArguments;
 use crate::command::waiting::Waiting;
@@ -22,7 +22,7 @@ pub(crate) struct AdminPassthru {
 }
 
 /// `--nsid` goes into the command as it is. What it names is sent to the disk that is there when this connects, and to no other; where none
-/// is there, the controller answers as it does
+/// is there, the controller answers as it does, and a disk that appears there meanwhile does not get the command
 #[derive(clap::Args)]
 pub(crate) struct IoPassthru {
     #[command(flatten)]
@@ -138,11 +138,14 @@ impl Passthru {
         command: RawCommand,
     ) -> Result<AdminReply> {
         let nsid = self.nsid();
-        if queue == Queue::Io && connection.namespaces().iter().any(|namespace| namespace.nsid == nsid) {
+        if queue == Queue::Admin {
+            return send_over(connection, queue, what, |_| Ok(command)).await;
+        }
+        if connection.namespaces().iter().any(|namespace| namespace.nsid == nsid) {
             let device = connection.open(nsid)?;
             return send_to(&device, &Waiting::new(target, connection, nsid), what, command).await;
         }
-        send_over(connection, queue, what, |_| Ok(command)).await
+        accepted(connection.raw_io_without_disk(command).await?, what)
     }
 
     /// The namespace that goes into the command.

@@ -153,6 +153,43 @@ fn command_that_a_path_gives_no_access_for_goes_elsewhere_and_so_does_the_next()
     }
 }
 
+#[test]
+fn command_for_no_disk_is_answered_by_who_has_none_and_reaches_none_that_appears() {
+    let absent = || {
+        let sqe = Sqe::new(NvmOpcode::WRITE_ZEROES.0).with_nsid(Nsid(2));
+        AdminCommand { command: Command::new(sqe), data: AdminData::None }
+    };
+    let mut rig = opened();
+    rig.driver.submit_command(RAW, QueueKind::Io, Recipient::NoDisk, absent());
+    rig.run();
+    assert_eq!((rig.target.seen.len(), ended(&rig).len()), (1, 1), "the controller answers");
+    // It appears while the command waits for a connection.
+    rig.target.closed = true;
+    rig.target.disconnect();
+    rig.run();
+    rig.driver.submit_command(IDENTIFY, QueueKind::Io, Recipient::NoDisk, absent());
+    rig.target.disks.insert(2, another());
+    rig.target.closed = false;
+    rig.target.seen.clear();
+    rig.pass(15 * SECOND);
+    assert_eq!(ended(&rig)[1..], [(IDENTIFY, Err(Unanswered::NotSent))]);
+    assert_eq!(rig.target.seen, []);
+}
+
+#[test]
+fn command_for_no_disk_goes_to_the_path_without_one() {
+    let mut rig = Rig::pair(config(), |path, target| {
+        // Each has disks of its own.
+        target.disks.insert(1 + u32::from(path == 0), Disk::new(1, BLOCK, BLOCKS));
+    });
+    (0..2).for_each(|path| rig.target_of(path).seen.clear());
+    let sqe = Sqe::new(NvmOpcode::FLUSH.0).with_nsid(Nsid(2));
+    let command = AdminCommand { command: Command::new(sqe), data: AdminData::None };
+    rig.driver.submit_command(RAW, QueueKind::Io, Recipient::NoDisk, command);
+    rig.run();
+    assert_eq!((rig.target_of(0).seen.len(), rig.target_of(1).seen.len()), (0, 1), "{:?}", ended(&rig));
+}
+
 fn not_ready(_: &Capsule, io: bool) -> Option<Status> {
     io.then_some(Status::NAMESPACE_NOT_READY)
 }

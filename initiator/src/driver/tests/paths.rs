@@ -121,6 +121,20 @@ fn raw_command_goes_to_the_path_that_leads_to_its_namespace() {
 }
 
 #[test]
+fn nothing_is_ready_while_what_was_lost_is_being_connected_anew() {
+    let mut rig = Rig::pair(config(), |_, _| {});
+    assert!(rig.driver.ready_association().is_some_and(|it| !it.namespaces().is_empty()));
+    for path in 0..2 {
+        rig.target_of(path).hold_admin = Some(AdminOpcode::IDENTIFY);
+        rig.with_target(path, Target::disconnect);
+    }
+    rig.run();
+    let begun = |rig: &mut Rig| rig.driver.association().is_some_and(|it| it.namespaces().is_empty());
+    passes(&mut rig, 15 * SECOND, |rig| begun(rig));
+    assert!(rig.driver.ready_association().is_none(), "what it has not said yet is not that it has nothing");
+}
+
+#[test]
 fn first_connection_fails_when_no_path_can_be_connected() {
     let mut rig = Rig::start_pair(config(), |_, target| target.closed = true);
     rig.run();
