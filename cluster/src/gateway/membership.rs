@@ -466,7 +466,7 @@ impl Gateway {
         } else if self.membership == Membership::Registering && self.own.writing.is_none() {
             if table.is_none() && self.may_have_members() {
                 let why = "the table of Controller IDs is gone: waits until a member has written it again";
-                self.own.waits = Some(("joining", why.to_owned()));
+                self.own.waits = Some(("joining", why.to_string()));
                 self.own.awaits_polls = true;
                 return;
             }
