@@ -74,6 +74,8 @@ pub(crate) struct Group {
     pub(crate) wish: Option<Vec<u8>>,
     /// What is wanted may have been asked for by, or of, the owner before.
     pub(crate) inherits: bool,
+    /// An operator has moved it here: balance leaves it.
+    pub(crate) placed: bool,
     pub(crate) phase: Phase,
     /// Before when the reply must have come, in steps that wait for the store.
     pub(crate) step_until: Duration,
@@ -128,6 +130,7 @@ impl Group {
             wanted: None,
             wish: None,
             inherits: false,
+            placed: false,
             phase: Phase::Idle,
             step_until: Duration::MAX,
             op: None,

@@ -43,7 +43,9 @@ impl Gateway {
         if is_void && wish.refused.is_some() {
             self.spare(now, id, wish.to.clone());
         }
-        if wish.to == self.me().gateway || is_void || is_old {
+        let is_here = wish.to == self.me().gateway;
+        self.group(id).placed |= is_here && !wish.is_of_owner();
+        if is_here || is_void || is_old {
             // It is here already, which whoever asked for it waits for; or is to be had elsewhere; or the owner before
             // wanted it. What an operator has asked for since is not touched.
             self.set_wish(id, None);
@@ -125,8 +127,8 @@ impl Gateway {
         }
     }
 
-    /// Wants one group elsewhere if this gateway has more than others: only while all is calm, one at a time, and never
-    /// because a gateway came back.
+    /// Wants one group elsewhere if this gateway has more than others: only while all is calm, one at a time, none that an
+    /// operator has placed here, and never because a gateway came back.
     pub(super) fn balance(&mut self, now: Duration) {
         if self.leaves.is_some() || self.suspended.is_some() {
             return;
@@ -137,7 +139,7 @@ impl Gateway {
         });
         // What an operator has placed elsewhere waits for that.
         let mine = |(id, group): (&GroupId, &Group)| {
-            (group.phase == Phase::Serving && group.wanted.is_none()).then_some(*id)
+            (group.phase == Phase::Serving && group.wanted.is_none() && !group.placed).then_some(*id)
         };
         let mine = self.groups.iter().filter_map(mine);
         let may = |id: GroupId, to: &GatewayName| !self.is_spared(now, id, to);

@@ -205,6 +205,9 @@ impl Gateway {
             return Some(text.to_string());
         }
         match (group.phase, entry_of_other(self, group)) {
+            (Phase::Serving, _) if group.placed => {
+                Some("an operator has moved it here: balance leaves it".to_string())
+            }
             (Phase::Idle, Some(name)) if self.dead_since(name, group.seen).is_some() => {
                 let first = self.others().filter(|other| {
                     crate::placement::weight(other, id) > crate::placement::weight(&self.me().gateway, id)

@@ -235,7 +235,9 @@ impl Gateway {
             let group = self.group(id);
             let Some(entry) = group.pending.take() else { return };
             let takes_over = matches!(entry.state, State::Taking { fence: Some(_), .. });
-            group.inherits |= matches!(entry.state, State::Taking { .. });
+            let is_new = matches!(entry.state, State::Taking { .. });
+            group.inherits |= is_new;
+            group.placed &= !is_new;
             let bytes = entry.encode();
             (group.entry, group.seen, group.gone, group.damage) = (Some((entry, bytes)), now, false, None);
             takes_over

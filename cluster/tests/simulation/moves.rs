@@ -53,6 +53,25 @@ fn balance_moves_one_group_at_a_time() {
     assert_eq!(count(&world, "gw0"), 4);
 }
 
+/// Another one goes in its place.
+#[test]
+fn group_that_an_operator_has_moved_is_left_where_it_is_by_balance() {
+    let mut before = world(&[], 6);
+    before.run_until(AT).expect("a run");
+    let of_first: Vec<u32> = (1..=6).filter(|&group| before.shown(group) == ["gw0"]).collect();
+    assert!(!of_first.is_empty());
+    for group in of_first {
+        let mut world = world(&[(AT, SECOND, Fault::Move { node: 2, group, to: 1 })], 6);
+        world.run_until(AT + 5 * SECOND).expect("a run");
+        assert_eq!(world.shown(group), ["gw1"]);
+        most_away(&mut world, AT + 60 * SECOND);
+        assert_eq!(world.shown(group), ["gw1"]);
+        assert_eq!(["gw0", "gw1", "gw2"].map(|name| count(&world, name)), [2, 2, 2]);
+        let why = status(&world, 1).groups[&GroupId(group)].why.clone();
+        assert_eq!(why.as_deref(), Some("an operator has moved it here: balance leaves it"));
+    }
+}
+
 #[test]
 fn gateway_that_cannot_connect_gets_no_group_and_hosts_notice_nothing() {
     for how in [Unable::Connect, Unable::Hang] {
