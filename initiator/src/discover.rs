@@ -41,6 +41,12 @@ impl Discovery {
         self.connection.discovery_log()
     }
 
+    /// Whether it is connected now.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.connection.state() == ConnectionState::Live
+    }
+
     /// Its log, as soon as it was read again: after a change, or a loss. `None`: it was given up.
     pub async fn changed(&mut self) -> Option<DiscoveryLog> {
         loop {
@@ -60,7 +66,7 @@ impl Discovery {
                 Change::State(ConnectionState::Lost) => return DiscoveryChange::GivenUp,
                 Change::State(ConnectionState::Live) => return DiscoveryChange::Log(self.log()),
                 Change::State(_) => return DiscoveryChange::Away,
-                Change::Namespaces if self.connection.state() == ConnectionState::Live => {
+                Change::Namespaces if self.is_live() => {
                     return DiscoveryChange::Log(self.log());
                 }
                 // It is read before the connection is there again, or was there last.

@@ -321,7 +321,10 @@ impl<T: Transport> Engine<T> {
                     self.observers.snapshot.lock().unwrap_or_else(PoisonError::into_inner).lost = None;
                     // Whoever asks as soon as it is connected finds it so.
                     self.tell_state();
-                    if let Some(first) = self.observers.first.take() {
+                    // One that was lost in the same turn is waited for: nothing of it is known.
+                    if self.driver.ready_association().is_some()
+                        && let Some(first) = self.observers.first.take()
+                    {
                         let _ = first.send(Ok(()));
                     }
                 }

@@ -39,8 +39,8 @@ pub(super) struct Control {
 #[derive(Debug)]
 pub(super) struct NewPath {
     pub(super) options: PathOptions,
-    /// Told when it is made, or why it cannot be.
-    pub(super) made: oneshot::Sender<Result<()>>,
+    /// Told when it is made, or why it cannot be. `None`: nobody waits, and it is tried until it can be.
+    pub(super) made: Option<oneshot::Sender<Result<()>>>,
 }
 
 /// What becomes of a path that is named, for what is written down of the disk.
@@ -139,7 +139,7 @@ impl Control {
 
     /// Has each thread make one more path that it does not have. Nobody waits for it.
     pub(super) fn offer_path(&self, path: &PathOptions) {
-        self.each(|line| drop(line.add_path(path.clone())));
+        self.each(|line| line.take_path(NewPath { options: path.clone(), made: None }));
     }
 
     /// Has it written down what became of a path.
@@ -185,9 +185,13 @@ impl Line {
     /// What hears when the thread has made this path.
     fn add_path(&self, options: PathOptions) -> oneshot::Receiver<Result<()>> {
         let (made, is_made) = oneshot::channel();
-        self.paths.lock().unwrap_or_else(PoisonError::into_inner).push(NewPath { options, made });
-        self.set(&self.add_paths);
+        self.take_path(NewPath { options, made: Some(made) });
         is_made
+    }
+
+    fn take_path(&self, path: NewPath) {
+        self.paths.lock().unwrap_or_else(PoisonError::into_inner).push(path);
+        self.set(&self.add_paths);
     }
 
     fn wake(&self) {
@@ -251,7 +255,7 @@ mod tests {
             let make = async {
                 for (line, made) in lines.iter().zip(threads) {
                     let [path] = <[NewPath; 1]>::try_from(line.takes_paths()).unwrap();
-                    path.made.send(made.map_err(|reason| anyhow!("{reason}"))).unwrap();
+                    path.made.unwrap().send(made.map_err(|reason| anyhow!("{reason}"))).unwrap();
                 }
             };
             Ok(tokio::join!(asked, make).0)

@@ -20,6 +20,7 @@ use nvmf_initiator::{
     ConnectionState, NamespaceState, Options, PathOptions, PathStatus, RemoteBackend, SharedFences,
 };
 use nvmf_spin::Spin;
+use nvmf_tls::FileError;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -132,7 +133,12 @@ fn passes(error: &anyhow::Error) -> bool {
         [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM, Errno::ENOBUFS, Errno::EAGAIN, Errno::EINTR]
             .contains(&errno)
     };
-    error.is::<NotYet>() || error.chain().any(|cause| cause.downcast_ref().is_some_and(of_system))
+    // Its cause is in its own words.
+    let of_file = |error: &FileError| matches!(error, FileError::Read { cause, .. } if of_system(cause));
+    let is_of_system = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref().is_some_and(of_system) || cause.downcast_ref().is_some_and(of_file)
+    };
+    error.is::<NotYet>() || error.chain().any(is_of_system)
 }
 
 /// The connection of a disk's thread.
@@ -472,6 +478,11 @@ impl Remote {
 
     fn tell(&mut self) {
         for NewPath { options, made } in self.line.takes_paths() {
+            let Some(made) = made else {
+                let (name, path) = (options.address.to_string(), Some(options));
+                self.add_path_of_before(Delayed { name, path, reason: String::new() });
+                continue;
+            };
             let added = self.add_path(options);
             // Whoever asked may not wait any more.
             let _ = made.send(added);
@@ -664,6 +675,10 @@ mod tests {
             assert!(passes(&of_system(errno)), "{errno}");
         }
         assert!(!passes(&of_system(Errno::ENOENT)));
+        let of_file = |errno: Errno| {
+            anyhow::Error::from(FileError::Read { path: "/etc/nvmf/key".into(), cause: errno.into() })
+        };
+        assert!(passes(&of_file(Errno::EMFILE)) && !passes(&of_file(Errno::ENOENT)));
         let refused =
             || nvmf_initiator::Error::System { what: "cannot add a path", reason: "why".to_owned() };
         assert!(passes(&NotYet(refused()).into()), "the system lacks something");

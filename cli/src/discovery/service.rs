@@ -453,6 +453,10 @@ async fn follow_controller(controller: Controller, follows: bool, tell: Unbounde
             Ok((log, discovery)) => {
                 let _ = tell.send(said(&log));
                 let Some(mut discovery) = discovery else { return };
+                // It may have been lost before anybody listened for that.
+                if !discovery.is_live() {
+                    let _ = tell.send(Event::ControllerAway(controller.clone()));
+                }
                 (delay, before) = (RETRY_DELAY, String::new());
                 loop {
                     match discovery.next().await {
@@ -504,11 +508,18 @@ async fn watch(subsystem: Subsystem, follows: bool, tell: UnboundedSender<Event>
                 (delay, before) = (RETRY_DELAY, String::new());
                 let mut changes = connection.changes();
                 let said = || connection.namespaces().iter().map(|namespace| namespace.nsid.0).collect();
-                let _ = tell.send(Event::Namespaces(seen.clone(), said()));
+                let is_live = || connection.state() == ConnectionState::Live;
+                let (was_live, nsids) = (is_live(), said());
+                let is_so = !follows || was_live && is_live();
+                let first = if is_so {
+                    Event::Namespaces(seen.clone(), nsids)
+                } else {
+                    Event::SubsystemAway(seen.clone())
+                };
+                let _ = tell.send(first);
                 if !follows {
                     return connection.close().await;
                 }
-                let is_live = || connection.state() == ConnectionState::Live;
                 loop {
                     match changes.next().await {
                         Change::State(ConnectionState::Lost) => {

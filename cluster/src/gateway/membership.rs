@@ -456,7 +456,10 @@ impl Gateway {
                 return self.be_refused(now, reason);
             }
         };
-        self.own.ids = snapshot.keys.get(ControllerIds::KEY).map(|bytes| (ids.clone(), bytes.clone()));
+        // One that is gone is not forgotten: who was a member writes it again.
+        if let Some(bytes) = table {
+            self.own.ids = Some((ids.clone(), bytes.clone()));
+        }
         if self.membership.is_member() && self.own.writing.is_none() {
             if !is_mine || ids.range(&self.me().gateway) != self.own.range {
                 self.step_down(now, Membership::Registering);
@@ -464,7 +467,11 @@ impl Gateway {
                 self.own.stored = record.zip(bytes.cloned());
             }
         } else if self.membership == Membership::Registering && self.own.writing.is_none() {
-            if table.is_none() && self.may_have_members() {
+            let ids = match &self.own.ids {
+                Some((known, _)) if table.is_none() => known.clone(),
+                _ => ids,
+            };
+            if table.is_none() && self.own.ids.is_none() && self.may_have_members() {
                 let why = "the table of Controller IDs is gone: waits until a member has written it again";
                 self.own.waits = Some(("joining", why.to_string()));
                 self.own.awaits_polls = true;
@@ -477,7 +484,8 @@ impl Gateway {
             let records = match self.admission(now) {
                 Admission::Free(records) => records,
                 Admission::Unknown(why) => {
-                    self.own.waits = self.own.waits.take().or(why.map(|why| ("joining", why)));
+                    let refused = self.own.waits.take().filter(|(word, _)| *word == "refused");
+                    self.own.waits = refused.or(why.map(|why| ("joining", why)));
                     self.own.awaits_polls = true;
                     return;
                 }

@@ -205,9 +205,6 @@ impl Gateway {
             return Some(text.to_string());
         }
         match (group.phase, entry_of_other(self, group)) {
-            (Phase::Serving, _) if group.placed => {
-                Some("an operator has moved it here: balance leaves it".to_string())
-            }
             (Phase::Idle, Some(name)) if self.dead_since(name, group.seen).is_some() => {
                 let first = self.others().filter(|other| {
                     crate::placement::weight(other, id) > crate::placement::weight(&self.me().gateway, id)
@@ -224,7 +221,11 @@ impl Gateway {
                 "{name} has lost it, and takes it again soon: `nvmf-target ctl cluster status` there says why it was lost"
             )),
             (Phase::Idle, Some(_)) if group.wanted.is_some() => group.trouble.clone(),
-            (Phase::Idle, Some(_)) | (Phase::Serving, _) => self.why_not_whole(id),
+            (Phase::Idle, Some(_)) => self.why_not_whole(id),
+            (Phase::Serving, _) => self.why_not_whole(id).or_else(|| {
+                let text = "an operator has moved it here: balance leaves it";
+                group.placed.then(|| text.to_string())
+            }),
             (Phase::Idle, None) => {
                 let rest = group.not_before.saturating_sub(now).as_secs();
                 let trouble = group.trouble.as_ref()?;

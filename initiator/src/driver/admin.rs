@@ -42,7 +42,7 @@ pub enum Recipient {
     /// The disk that was opened under its NSID ([`Driver::open`]): where another is in its place it waits, and fails,
     /// as an operation does.
     OpenedDisk,
-    /// A controller that has no namespace under its NSID, to be told so: no disk that appears there gets it.
+    /// A controller that has no namespace under its NSID, to be told so: no disk that this host has heard of there gets it.
     NoDisk,
 }
 

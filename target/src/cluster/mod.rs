@@ -10,7 +10,7 @@
 //! | `kept` | reservations and write protections, as files in the pool |
 //! | `advertised` | how a gateway's record names its listeners |
 //!
-//! Nothing here waits for Ceph but the helpers, and the lease has one of its own.
+//! Nothing here waits for Ceph but the helpers, the thread of the lease and that of the watches.
 
 mod advertised;
 mod driver;

@@ -320,7 +320,7 @@ impl Daemon {
         if let Ok(Some(disk)) = &found.resized
             && sizing.shrink
             && (1..sizing.export.disk.geometry().blocks).contains(&disk.geometry().blocks)
-            && self.is_served(&sizing.export.nqn, sizing.export.namespace.nsid)
+            && self.is_still_there(&sizing.export)
         {
             let (before, now) = (sizing.export.disk.geometry(), disk.geometry());
             let told = told_of(&sizing.export, before.bytes(), now.bytes());
@@ -340,14 +340,24 @@ impl Daemon {
         }
     }
 
+    /// Whether its namespace has this very disk: another one may have its number.
+    fn is_still_there(&self, export: &Export) -> bool {
+        self.is_served(&export.nqn, export.namespace.nsid)
+            && self.exports().iter().any(|it| it.device == export.device)
+    }
+
     fn resized(
         &mut self,
         export: &Export,
         shrink: bool,
         found: Found,
     ) -> Result<(Item, Vec<Pending>), Fault> {
-        if !self.is_served(&export.nqn, export.namespace.nsid) {
-            return Err(Fault::refused("the namespace was removed meanwhile"));
+        if !self.is_still_there(export) {
+            let text = match self.is_served(&export.nqn, export.namespace.nsid) {
+                false => "the namespace was removed meanwhile",
+                true => "the namespace has another disk by now, or its ANA group has moved: ask again",
+            };
+            return Err(Fault::refused(text));
         }
         let before = export.disk.geometry();
         let resized = match &found.resized {

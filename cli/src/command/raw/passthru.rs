@@ -22,7 +22,7 @@ pub(crate) struct AdminPassthru {
 }
 
 /// `--nsid` goes into the command as it is. What it names is sent to the disk that is there when this connects, and to no other; where none
-/// is there, the controller answers as it does, and a disk that appears there meanwhile does not get the command
+/// is there, the controller answers as it does, and a disk that this has heard of there meanwhile does not get the command
 #[derive(clap::Args)]
 pub(crate) struct IoPassthru {
     #[command(flatten)]

@@ -57,7 +57,7 @@ pub(super) fn configuration(own: &Config, shared: &Shared) -> (Config, Vec<(Stri
 /// What can be done about an item that is left out.
 pub(super) fn remedy(key: &str) -> String {
     let removes = format!("`ctl cluster remove-item {key}` removes it from the group's configuration");
-    match keys::is_key(key) {
+    match keys::admits(key) {
         true => {
             format!("Its host is refused. {removes}: then the host needs no key until `ctl host set-key`")
         }

@@ -33,6 +33,14 @@ pub(super) fn is_key(item: &str) -> bool {
     KINDS.iter().any(|(prefix, ..)| item.starts_with(prefix))
 }
 
+/// Whether an item is a key without which its host is let in.
+pub(super) fn admits(item: &str) -> bool {
+    [OF_HOST, OF_TLS]
+        .iter()
+        .filter_map(|prefix| item.strip_prefix(prefix))
+        .any(|host| host.parse::<Nqn>().is_ok())
+}
+
 /// What items of keys begin with, what `save` calls such keys, and what people do.
 const KINDS: [(&str, GroupKey, &str); 3] = [
     (OF_HOST, GroupKey::Dhchap, "DH-HMAC-CHAP"),

@@ -20,6 +20,7 @@
 //! | `taking_away` | which of these changes take something away from hosts |
 //! | `unfinished` | what changes of the group took away, and is still under way here |
 //! | `asking` | what operators ask of the group |
+//! | `answering` | what who asked is told when that is over, or its time is |
 //! | `telling` | what operators are told of it |
 //!
 //! Nothing here waits for Ceph.
