@@ -115,6 +115,21 @@ fn gateway_that_starts_without_a_table_of_controller_ids_takes_no_range_of_a_mem
     }
 }
 
+/// None is a member by then, and each could wait for the others.
+#[test]
+fn table_of_controller_ids_that_was_removed_is_written_again_by_who_was_a_member() {
+    let mut world = world(&[], AT);
+    let table = world.objects.keys(&Object::Gateways)["controller_ids"].clone();
+    remove(&mut world, &Object::Gateways, "controller_ids");
+    for node in &mut world.nodes {
+        node.running.as_mut().expect("it runs").control_fenced = true;
+    }
+    world.run_until(AT + 30 * SECOND).expect("a run");
+    let states = [0, 1, 2].map(|node| status(&world, node).state);
+    assert_eq!(states, ["member"; 3]);
+    assert_eq!(world.objects.keys(&Object::Gateways)["controller_ids"], table);
+}
+
 #[test]
 fn entry_that_was_damaged_and_then_removed_is_told_as_gone_until_a_gateway_is_restarted() {
     let crashes = [0, 1, 2].map(|node| (AT, 2 * SECOND, Fault::Crash { node, again: true }));
