@@ -147,7 +147,7 @@ impl Membership {
 
     /// Whether it has such an item.
     pub(super) fn has_item(&self, key: &str) -> bool {
-        self.item_names().any(|name| name == key)
+        self.shared.items.contains_key(key) || self.shared.unreadable.iter().any(|(name, _)| name == key)
     }
 
     /// The change that has all gateways show hosts that an image has shrunk so far. It is for what this gateway has read: behind

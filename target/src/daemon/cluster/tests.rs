@@ -255,11 +255,7 @@ fn status_says_what_is_left_out_and_why_the_configuration_is_not_used() {
 #[test]
 fn namespace_is_not_done_because_another_ones_number_begins_its_own() {
     let mut daemon = gateway();
-    let text = format!(
-        "[[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n[[subsystem.namespace]]\nnsid = 2\nmemory = \"1MiB\"\n"
-    );
-    let subsystems = Config::parse(&text).unwrap().subsystems;
-    let asked = Config { subsystems, ..daemon.config.clone() };
+    let asked = with_memory(&daemon);
     let changing = daemon.apply(&asked, Origin::Command, None);
     daemon.await_changes(changing, Asker::Reload);
     daemon.end_changes();
@@ -276,10 +272,7 @@ fn namespace_is_not_done_because_another_ones_number_begins_its_own() {
 #[test]
 fn image_whose_ana_group_is_another_one_is_not_served_through_the_old_connection() {
     let mut daemon = gateway();
-    let text = format!(
-        "[[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n[[subsystem.namespace]]\nnsid = 2\nmemory = \"1MiB\"\n"
-    );
-    let mut asked = Config { subsystems: Config::parse(&text).unwrap().subsystems, ..daemon.config.clone() };
+    let mut asked = with_memory(&daemon);
     let apply = |daemon: &mut Daemon, asked: &Config| {
         let changing = daemon.apply(asked, Origin::Group, None);
         daemon.await_changes(changing, Asker::Reload);
@@ -298,6 +291,23 @@ fn image_whose_ana_group_is_another_one_is_not_served_through_the_old_connection
     daemon.stop(Duration::ZERO);
 }
 
+/// What a group says in which the subsystem has a namespace 2, a disk in memory.
+fn with_memory(daemon: &Daemon) -> Config {
+    let text = format!(
+        "[[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n[[subsystem.namespace]]\nnsid = 2\nmemory = \"1MiB\"\n"
+    );
+    Config { subsystems: Config::parse(&text).unwrap().subsystems, ..daemon.config.clone() }
+}
+
+/// Serves that.
+fn serve_memory(daemon: &mut Daemon) -> Config {
+    let asked = with_memory(daemon);
+    let changing = daemon.apply(&asked, Origin::Group, None);
+    daemon.await_changes(changing, Asker::Reload);
+    daemon.end_changes();
+    asked
+}
+
 /// A gateway that is started when the image's name has become another image's.
 #[test]
 fn image_that_is_another_disk_than_the_group_knows_is_not_served_and_stays_unknown() {
@@ -307,13 +317,7 @@ fn image_that_is_another_disk_than_the_group_knows_is_not_served_and_stays_unkno
         json!({ "bytes": 1 << 20, "block_size": 4096, "uuid": "b0e2a8d6-0049-50bc-9a3d-5e8aeaac9d6f" });
     let known: super::known::Known = serde_json::from_value(known).unwrap();
     daemon.cluster.as_mut().unwrap().known.insert((nqn, 2), known);
-    let text = format!(
-        "[[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n[[subsystem.namespace]]\nnsid = 2\nmemory = \"1MiB\"\n"
-    );
-    let asked = Config { subsystems: Config::parse(&text).unwrap().subsystems, ..daemon.config.clone() };
-    let changing = daemon.apply(&asked, Origin::Group, None);
-    daemon.await_changes(changing, Asker::Reload);
-    daemon.end_changes();
+    let asked = serve_memory(&mut daemon);
     assert!(daemon.exports().is_empty());
     let namespace = &asked.subsystems[0].namespaces[0];
     let why = daemon.why_not_open(&(nqn, 2), namespace).unwrap();
@@ -331,13 +335,7 @@ fn image_that_is_another_disk_than_the_group_knows_is_not_served_and_stays_unkno
 fn image_that_has_shrunk_is_accepted_for_what_was_read_of_it() {
     let mut daemon = gateway();
     let nqn: Nqn = NQN.parse().unwrap();
-    let text = format!(
-        "[[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n[[subsystem.namespace]]\nnsid = 2\nmemory = \"1MiB\"\n"
-    );
-    let asked = Config { subsystems: Config::parse(&text).unwrap().subsystems, ..daemon.config.clone() };
-    let changing = daemon.apply(&asked, Origin::Group, None);
-    daemon.await_changes(changing, Asker::Reload);
-    daemon.end_changes();
+    serve_memory(&mut daemon);
     let export = daemon.exports()[0].clone();
     let uuid = uuid::Uuid::from_bytes(export.uuid).to_string();
     let known = |bytes: u64| json!({ "bytes": bytes, "block_size": 4096, "uuid": uuid });
@@ -354,9 +352,6 @@ fn image_that_has_shrunk_is_accepted_for_what_was_read_of_it() {
 #[test]
 fn disk_that_is_another_one_than_the_group_serves_by_now_is_opened_anew() {
     let nqn: Nqn = NQN.parse().unwrap();
-    let text = format!(
-        "[[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n[[subsystem.namespace]]\nnsid = 2\nmemory = \"1MiB\"\n"
-    );
     let known = |uuid: &str| {
         let known = json!({ "bytes": 1 << 20, "block_size": 4096, "uuid": uuid });
         serde_json::from_value::<super::known::Known>(known).unwrap()
@@ -373,10 +368,7 @@ fn disk_that_is_another_one_than_the_group_serves_by_now_is_opened_anew() {
         ("what is known was removed by hand", true, None, false, false, false),
     ] {
         let mut daemon = gateway();
-        let asked = Config { subsystems: Config::parse(&text).unwrap().subsystems, ..daemon.config.clone() };
-        let changing = daemon.apply(&asked, Origin::Group, None);
-        daemon.await_changes(changing, Asker::Reload);
-        daemon.end_changes();
+        let asked = serve_memory(&mut daemon);
         let export = &mut daemon.namespaces.open[0];
         export.shared = Some(crate::exports::Shared { through: None });
         let own = known(&uuid::Uuid::from_bytes(export.uuid).to_string());
