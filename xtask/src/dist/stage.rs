@@ -28,9 +28,12 @@ const LINKS: [&str; 2] = ["libnvmf.so.0", "libnvmf.so"];
 /// Documents that become manual pages: the page, its section, what it is, the document.
 ///
 /// lowdown, which Debian has, turns Markdown into man(7), tables included: a reference is written once.
-const DOCUMENTS: [(&str, &str, &str, &str); 5] = [
+const DOCUMENTS: [(&str, &str, &str, &str); 8] = [
     ("libnvmf", "3", "NVMe over Fabrics disks for programs", "docs/LIBRARY.md"),
     ("nvmf-target.toml", "5", "configuration of nvmf-target", "docs/CONFIGURATION.md"),
+    ("nvmf-target-ceph", "7", "images of Ceph and groups of gateways", "docs/CEPH.md"),
+    ("nvmf-target-control", "7", "what nvmf-target is asked while it runs", "docs/CONTROL.md"),
+    ("nvmf-target-metrics", "7", "metrics of nvmf-target", "docs/METRICS.md"),
     ("nvmf-operations", "7", "operating NVMe over Fabrics targets and hosts", "docs/OPERATIONS.md"),
     (
         "nvmf-troubleshooting",
