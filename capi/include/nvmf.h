@@ -22,11 +22,13 @@
  *
  * Threads. Every function may be called from any thread, several at once, on the same disk: but for nvmf_close(), which is
  * the last call on its disk, and nvmf_free(), which is the last on its memory. The library has a thread of its own for each
- * disk. A process that forks uses a disk in one of the two only.
+ * disk. A process that forks uses a disk in one of the two only. While a thread or the process ends (destructors of C++, of
+ * pthread keys, atexit()), calls work, but what failed is not kept: nvmf_last_error() does not know it.
  *
- * Memory. What a call is given it uses until it returns. Memory of a submitted operation belongs to the library until
- * the operation's completion was returned by nvmf_poll() or nvmf_wait(): it must not be touched until then, and comes from
- * nvmf_alloc(). Strings that are returned belong to the library.
+ * Memory. What a call is given it uses until it returns; until then nobody else writes to it, nor reads what a read fills. Memory
+ * of a submitted operation belongs to the library until the operation's completion was returned by nvmf_poll() or nvmf_wait(): it
+ * must not be touched until then, and comes from nvmf_alloc(). Where that completion says -ETIMEDOUT it stays the library's, for the
+ * operation goes on: give it back with nvmf_free() and take other. Strings that are returned belong to the library.
  *
  * Numbers. Offsets and lengths are bytes. Nothing is sent twice that must not be done twice. */
 
@@ -272,7 +274,7 @@ int nvmf_free(const struct nvmf_disk *disk,
 
 /*
  Reads len bytes from offset on into data, of any memory; none needs to be a multiple of the block size. Without a copy
- where they are and data is of nvmf_alloc(). Returns len: all of it was read.
+ where they are, data is of nvmf_alloc(), and the disk has no option timeout. Returns len: all of it was read.
  */
 ssize_t nvmf_pread(const struct nvmf_disk *disk,
                    void *data,

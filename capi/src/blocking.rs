@@ -29,7 +29,7 @@ fn check_memory(data: *const c_void, len: usize) -> Result<(), Fault> {
 }
 
 /// Reads len bytes from offset on into data, of any memory; none needs to be a multiple of the block size. Without a copy
-/// where they are and data is of nvmf_alloc(). Returns len: all of it was read.
+/// where they are, data is of nvmf_alloc(), and the disk has no option timeout. Returns len: all of it was read.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmf_pread(
     disk: *const nvmf_disk,
@@ -42,7 +42,7 @@ pub unsafe extern "C" fn nvmf_pread(
         let disk = unsafe { open_disk(disk)? };
         check_memory(data, len)?;
         disk.check("a read", offset, len as u64)?;
-        match disk.memory.part(data.cast(), len).filter(|_| disk.has_whole_blocks(offset, len)) {
+        match disk.part_for_call(data.cast(), len, offset) {
             Some(part) => drop(block_on(disk.device().read(offset, part))?),
             None if len == 0 => {}
             None => {
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn nvmf_pwrite(
         check_memory(data, len)?;
         disk.check("a write", offset, len as u64)?;
         let device = disk.device();
-        match disk.memory.part(data.cast(), len).filter(|_| disk.has_whole_blocks(offset, len)) {
+        match disk.part_for_call(data.cast(), len, offset) {
             Some(part) if fua => drop(block_on(device.write_fua(offset, part))?),
             Some(part) => drop(block_on(device.write(offset, part))?),
             None if len == 0 => {}
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn nvmf_compare(
         let disk = unsafe { open_disk(disk)? };
         check_memory(data, len)?;
         disk.check("a compare", offset, len as u64)?;
-        // SAFETY: the caller has `len` bytes there.
+        // SAFETY: the caller has `len` bytes there, which nobody changes until this returns.
         let buffer = unsafe { disk.copied(&[(data, len)])? };
         block_on(disk.device().compare(offset, buffer))?;
         Ok(0)
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn nvmf_compare_and_write(
         check_memory(expected, len)?;
         check_memory(data, len)?;
         disk.check("a compare and write", offset, len as u64)?;
-        // SAFETY: the caller has `len` bytes in both places.
+        // SAFETY: the caller has `len` bytes in both places, which nobody changes until this returns.
         let buffer = unsafe { disk.copied(&[(expected, len), (data, len)])? };
         block_on(disk.device().compare_and_write(offset, buffer, fua))?;
         Ok(0)
@@ -200,9 +200,12 @@ pub unsafe extern "C" fn nvmf_copy(
 }
 
 impl nvmf_disk {
-    fn has_whole_blocks(&self, offset: u64, len: usize) -> bool {
+    /// The caller's memory itself, where an operation can have it: it has whole blocks, and gives the memory back before its call
+    /// returns.
+    fn part_for_call(&self, data: *const u8, len: usize, offset: u64) -> Option<nvmf_initiator::Buffer> {
         let size = u64::from(self.device().geometry().block_size);
-        offset.is_multiple_of(size) && (len as u64).is_multiple_of(size)
+        let whole_blocks = offset.is_multiple_of(size) && (len as u64).is_multiple_of(size);
+        self.memory.part(data, len).filter(|_| whole_blocks && !self.has_timeout)
     }
 
     /// A buffer with what lies in these places, one behind the other.

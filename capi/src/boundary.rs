@@ -33,19 +33,21 @@ struct Last {
 }
 
 thread_local! {
+    /// A thread that ends has none any more while it runs what was left for its end.
     static LAST: RefCell<Last> = RefCell::new(Last { message: CString::default(), effect: nvmf_effect::None });
 }
 
 /// What failed in this thread's last call that failed, in words. Valid until the next call of this thread's; never null.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmf_last_error() -> *const c_char {
-    LAST.with_borrow(|last| last.message.as_ptr())
+    let message = LAST.try_with(|last| last.borrow().message.as_ptr());
+    message.unwrap_or(c"what failed is not kept while a thread ends".as_ptr())
 }
 
 /// Whether this thread's last call that failed may have taken effect.
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmf_last_effect() -> nvmf_effect {
-    LAST.with_borrow(|last| last.effect)
+    LAST.try_with(|last| last.borrow().effect).unwrap_or(nvmf_effect::MayHave)
 }
 
 impl Fault {
@@ -126,10 +128,8 @@ pub(crate) fn call(body: impl FnOnce() -> Result<usize, Fault>) -> isize {
         Err(payload) => Fault::of_panic(&*payload),
     };
     let errno = fault.errno;
-    LAST.with_borrow_mut(|last| {
-        let message = fault.message.replace('\0', " ");
-        *last = Last { message: CString::new(message).unwrap_or_default(), effect: fault.effect };
-    });
+    let message = CString::new(fault.message.replace('\0', " ")).unwrap_or_default();
+    let _ = LAST.try_with(|last| last.replace(Last { message, effect: fault.effect }));
     -(errno as isize)
 }
 

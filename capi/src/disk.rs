@@ -13,6 +13,8 @@ use nvmf_initiator::{Connection, ConnectionState, Device, Error, Uri, block_on};
 pub struct nvmf_disk {
     pub(crate) queue: Queue,
     pub(crate) memory: Registered,
+    /// An operation may go on after its call has returned.
+    pub(crate) has_timeout: bool,
 }
 
 /// The state of a disk's connection.
@@ -134,7 +136,11 @@ fn open(uri: &str, options: &[&str]) -> Result<nvmf_disk, Fault> {
     };
     let device = connection.open(nsid)?;
     let device = timeout.map_or_else(|| device.clone(), |timeout| device.with_timeout(timeout));
-    Ok(nvmf_disk { queue: Queue::new(device)?, memory: Registered::default() })
+    Ok(nvmf_disk {
+        queue: Queue::new(device)?,
+        memory: Registered::default(),
+        has_timeout: timeout.is_some(),
+    })
 }
 
 /// Closes a disk, shuts its controller down and frees its memory (nvmf_alloc()). Operations that have not ended fail, and their

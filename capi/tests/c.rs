@@ -115,6 +115,15 @@ fn example_copies_a_disk_and_python_reads_it() {
 }
 
 #[test]
+fn disks_are_closed_while_threads_and_the_process_end() {
+    let site = site();
+    let program = site.compiled("g++", "tests/ending.cc", &["-std=c++17"]);
+    let target = site.target.pid().to_string();
+    site.says(&program, &[&site.uri(1), &target], "closed\nclosed\nclosed\n");
+    site.target.stop().expect("the target stops");
+}
+
+#[test]
 fn header_holds_what_it_promises_over_rdma() {
     let site = site_over("provider = \"iwarp\"\n", |_| String::new());
     let program = site.compiled("gcc", "tests/unit.c", &["-std=c11"]);

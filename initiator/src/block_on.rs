@@ -47,7 +47,9 @@ impl Wake for Unpark {
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     // A wake left over from the last use costs one poll. A nested use takes another waker.
-    let mut waiting = SPARE.take().unwrap_or_else(Waiting::of_this_thread);
+    // A thread that ends keeps none: it may still wait, in what runs at its end.
+    let spare = SPARE.try_with(Cell::take).unwrap_or_default();
+    let mut waiting = spare.unwrap_or_else(Waiting::of_this_thread);
     let scope = CallerScope::begin();
     let waker = waiting.waker.clone();
     let mut context = Context::from_waker(&waker);
@@ -59,7 +61,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
         waiting.wait();
     };
     drop(scope);
-    SPARE.set(Some(waiting));
+    let _ = SPARE.try_with(|spare| spare.set(Some(waiting)));
     output
 }
 

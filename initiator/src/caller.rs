@@ -6,6 +6,8 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
+// A thread that ends has none of these any more while it runs what was left for its end (destructors of C and C++, `atexit`): it
+// waits there without driving.
 thread_local! {
     /// The connections that the future at the top of this thread waits for; `None` outside of `block_on`.
     static CALLER: RefCell<Option<Caller>> = const { RefCell::new(None) };
@@ -40,18 +42,19 @@ pub(crate) struct CallerScope {
 
 impl CallerScope {
     pub(crate) fn begin() -> Self {
-        let shared_drivers = SPARE.take();
-        Self { outer: CALLER.replace(Some(Caller { shared_drivers, joined: true })) }
+        let shared_drivers = SPARE.try_with(RefCell::take).unwrap_or_default();
+        Self { outer: swap(Some(Caller { shared_drivers, joined: true })) }
     }
 }
 
 impl Drop for CallerScope {
     fn drop(&mut self) {
-        if let Some(mut caller) = CALLER.replace(self.outer.take()) {
+        if let Some(mut caller) = swap(self.outer.take()) {
             caller.leave();
             let mut shared_drivers = core::mem::take(&mut caller.shared_drivers);
             shared_drivers.clear();
-            SPARE.replace(shared_drivers);
+            // Without one, the next list is a new one.
+            let _ = SPARE.try_with(|spare| spare.replace(shared_drivers));
         }
     }
 }
@@ -95,31 +98,38 @@ impl Caller {
 
 /// Makes this thread's `block_on`, if it runs one, drive this connection whenever it waits. Whether it does.
 pub(crate) fn wait_for(shared_driver: &Arc<SharedDriver>) -> bool {
-    CALLER.with_borrow_mut(|caller| {
-        let Some(caller) = caller else { return false };
+    let waits = CALLER.try_with(|caller| {
+        let mut caller = caller.borrow_mut();
+        let Some(caller) = caller.as_mut() else { return false };
         caller.join();
         if !caller.shared_drivers.iter().any(|known| Arc::ptr_eq(known, shared_driver)) {
             shared_driver.join();
             caller.shared_drivers.push(Arc::clone(shared_driver));
         }
         true
-    })
+    });
+    waits.unwrap_or(false)
+}
+
+/// Makes `caller` this thread's; the one before. A thread that ends has none.
+fn swap(caller: Option<Caller>) -> Option<Caller> {
+    CALLER.try_with(|current| current.replace(caller)).unwrap_or_default()
 }
 
 /// Makes a turn of each connection that has something in flight. To be called within a [`CallerScope`].
 pub(crate) fn drive(now: Instant) -> Round {
     // Taken out meanwhile: a waker may run anything, futures of this crate included.
-    let Some(mut caller) = CALLER.take() else { return Round::Idle };
+    let Some(mut caller) = swap(None) else { return Round::Idle };
     caller.join();
     let round = caller.drive(now);
-    CALLER.replace(Some(caller));
+    swap(Some(caller));
     round
 }
 
 /// Leaves the connections to their threads, and forgets those that have ended.
 pub(crate) fn leave_all() {
-    let Some(mut caller) = CALLER.take() else { return };
+    let Some(mut caller) = swap(None) else { return };
     caller.leave();
     caller.shared_drivers.retain(|shared_driver| !shared_driver.ended());
-    CALLER.replace(Some(caller));
+    swap(Some(caller));
 }

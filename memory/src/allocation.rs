@@ -68,17 +68,30 @@ impl Drop for Allocation {
                 return;
             }
         };
-        let len = layout.size() - PAGE;
-        if len >= HUGE_PAGE {
+        if layout.size() - PAGE >= HUGE_PAGE {
             // The allocator may keep the block for later; the system gets the pages now.
-            let padding = start.as_ptr().align_offset(PAGE);
-            // SAFETY: whole pages of this allocation, which has one more than its length's; nobody uses their content any
-            // more: this is the last holder.
-            unsafe { libc::madvise(start.as_ptr().add(padding).cast(), len, libc::MADV_DONTNEED) };
+            let (offset, len) = whole_pages(start.as_ptr().addr(), layout.size(), system_page());
+            // SAFETY: whole pages of the system that lie in this allocation; nobody uses their content any more: this is the
+            // last holder.
+            unsafe { libc::madvise(start.as_ptr().add(offset).cast(), len, libc::MADV_DONTNEED) };
         }
         // SAFETY: `start` came from `alloc_zeroed` with this very layout, and this is the last holder.
         unsafe { dealloc(start.as_ptr(), layout) }
     }
+}
+
+/// Bytes of the system's pages: more than [`PAGE`] on some machines.
+fn system_page() -> usize {
+    // SAFETY: it asks for a number.
+    let len = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(len).unwrap_or(PAGE).max(PAGE)
+}
+
+/// Where the first whole page of `page` bytes begins behind `start`, and the bytes of all that lie in the `len` bytes from
+/// there. `madvise` takes no other start, and rounds a length up: over memory of somebody else.
+fn whole_pages(start: usize, len: usize, page: usize) -> (usize, usize) {
+    let offset = (start.wrapping_neg() % page).min(len);
+    (offset, (len - offset) / page * page)
 }
 
 /// The allocation failed.
@@ -118,8 +131,10 @@ impl Memory {
         let base = unsafe { start.add(padding) };
         if len >= HUGE_PAGE {
             // Only advice: the memory works without huge pages.
-            // SAFETY: whole pages of this allocation, which nobody uses yet; the advice does not change their content.
-            unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
+            let (offset, len) = whole_pages(base.as_ptr().addr(), len, system_page());
+            // SAFETY: whole pages of the system that lie in this allocation, which nobody uses yet; the advice does not change
+            // their content.
+            unsafe { libc::madvise(base.as_ptr().add(offset).cast(), len, libc::MADV_HUGEPAGE) };
         }
         Ok(Self(Arc::new(Share { base, len, allocation: Arc::new(Allocation::Block { start, layout }) })))
     }
@@ -136,7 +151,9 @@ impl Memory {
         let pages = len > 0 && len.is_multiple_of(PAGE) && offset.is_multiple_of(PAGE as u64);
         let end = offset.checked_add(len as u64);
         let from = libc::off_t::try_from(offset).map_err(|_| ErrorKind::InvalidInput)?;
-        if !pages || end.is_none() || end > Some(file.metadata()?.len()) {
+        // More than that no pointer may move within.
+        let can_be = isize::try_from(len).is_ok();
+        if !pages || !can_be || end.is_none() || end > Some(file.metadata()?.len()) {
             return Err(Error::new(ErrorKind::InvalidInput, "not whole pages of the file"));
         }
         let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -175,8 +192,9 @@ impl Memory {
         false
     }
 
-    /// The address of the first byte. Who dereferences it holds a handle meanwhile, stays within [`Memory::len`], and
-    /// makes no reference out of it.
+    /// The address of the first byte. Who dereferences it holds a handle meanwhile, stays within [`Memory::len`], makes no
+    /// reference out of it, and neither loads nor stores through it while another may use the bytes: [`Memory::read`] and
+    /// [`Memory::write`] do that without a data race.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.base.as_ptr()
@@ -312,6 +330,21 @@ mod tests {
         });
     }
 
+    /// What lies around an allocation is the allocator's, also where the system's pages are larger than ours.
+    #[test]
+    fn pages_that_go_back_lie_in_the_allocation() {
+        for page in [4096, 16 << 10, 64 << 10] {
+            for start in [0, 16, page - 16, page, page + 4096, 3 * page + 16] {
+                for len in [0, 16, page - 16, page, page + 16, HUGE_PAGE + 4096, HUGE_PAGE + 3 * page + 16] {
+                    let (offset, whole) = whole_pages(start, len, page);
+                    assert!((start + offset).is_multiple_of(page) || whole == 0, "{start} {len} {page}");
+                    assert!(whole.is_multiple_of(page) && offset + whole <= len, "{start} {len} {page}");
+                    assert!(whole + 2 * page > len, "{start} {len} {page}: {whole} is too little");
+                }
+            }
+        }
+    }
+
     /// Also those of blocks that the allocator keeps: it does once it has freed one of that size.
     #[test]
     #[cfg_attr(miri, ignore = "asks the system for its pages")]
@@ -319,7 +352,7 @@ mod tests {
         const LEN: usize = 2 * HUGE_PAGE;
         let resident = || {
             let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
-            pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * PAGE
+            pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * system_page()
         };
         drop(Memory::alloc(LEN).unwrap());
         let mut all = [(); 12].map(|()| {

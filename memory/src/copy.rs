@@ -11,7 +11,12 @@
 //! touches the bytes. It knows nothing of what inline assembly calls.
 #![expect(unsafe_code, reason = "copies raw memory; see the SAFETY comments")]
 
-#[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux", not(miri)))]
+#[cfg(all(
+    any(target_arch = "x86_64", target_arch = "aarch64"),
+    target_pointer_width = "64",
+    target_os = "linux",
+    not(miri)
+))]
 mod opaque {
     use core::arch::asm;
 
@@ -65,11 +70,26 @@ mod opaque {
     }
 }
 
-#[cfg(any(miri, not(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux"))))]
+#[cfg(any(
+    miri,
+    not(all(
+        any(target_arch = "x86_64", target_arch = "aarch64"),
+        target_pointer_width = "64",
+        target_os = "linux"
+    ))
+))]
 use by_bytes as opaque;
 
 /// The definition, for machines without assembly here, and for Miri.
-#[cfg(any(test, miri, not(all(any(target_arch = "x86_64", target_arch = "aarch64"), target_os = "linux"))))]
+#[cfg(any(
+    test,
+    miri,
+    not(all(
+        any(target_arch = "x86_64", target_arch = "aarch64"),
+        target_pointer_width = "64",
+        target_os = "linux"
+    ))
+))]
 mod by_bytes {
     use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 

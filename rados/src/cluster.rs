@@ -2,7 +2,7 @@
 //! one's own, to be fenced by itself.
 
 use crate::error::Error;
-use crate::ffi::{self, Connection, Setting};
+use crate::ffi::{self, Connection, Setting, Unconnected};
 use crate::files::Files;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use core::time::Duration;
@@ -60,13 +60,13 @@ impl Cluster {
         let files = Files::of(spec);
         files.check()?;
         let conf = files.conf();
-        let connection = Connection::new(&spec.user, spec.conf.as_deref())?
+        let connection = Unconnected::new(&spec.user, spec.conf.as_deref())?
             .map_err(|errno| Error::new(format!("cannot read Ceph's configuration {conf}"), errno))?;
         for setting in settings(spec) {
             let set = connection.set(&setting);
             set.map_err(|errno| Error::new(format!("cannot set Ceph's option {}", setting.name), errno))?;
         }
-        connection.connect().map_err(|errno| files.refused(errno))?;
+        let connection = connection.connect().map_err(|errno| files.refused(errno))?;
         let fsid = connection.fsid().map_err(|errno| Error::new("cannot read the cluster's fsid", errno))?;
         let (connection, spec) = (Arc::new(connection), spec.clone());
         Ok(Arc::new(Self {

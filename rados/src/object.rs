@@ -130,11 +130,6 @@ impl Pool {
         self.inner.id()
     }
 
-    /// Has writes through this handle fail when the pool is full. Otherwise they wait until it is not.
-    pub fn fail_when_full(&self) {
-        self.inner.fail_when_full();
-    }
-
     fn error(&self, doing: &str, object: &str, errno: i32) -> Error {
         if errno == libc::ESHUTDOWN {
             self.cluster.on_fenced();

@@ -3,7 +3,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `config` | [`StreamConfig`]: socket options and times |
-//! | `stream` | [`Stream`], a non-blocking connection, and the only unsafe code |
+//! | `stream` | [`Stream`], a non-blocking connection |
 //! | `chunk` | [`Chunk`], [`Chunks`]: bytes named to a socket, which stay where they are until it takes them |
 //! | `outbox` | [`Outbox`]: frames to be sent on a connection, made of such chunks |
 //! | `poller`, `token` | [`Poller`]: epoll, with tokens of the user's own; [`Token`]: those of a transport |

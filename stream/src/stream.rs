@@ -1,4 +1,4 @@
-//! The socket: TCP, or a Unix socket. The only file with a system call on memory, and the only one with unsafe code.
+//! The socket: TCP, or a Unix socket. The only file with a system call on registered memory.
 #![expect(
     unsafe_code,
     reason = "readv and sendmsg on registered memory, which no reference may name; see the SAFETY comments"

@@ -93,7 +93,8 @@ impl TlsKeyring {
     /// [`KeyringError`].
     pub fn open(name: &str) -> Result<Self, KeyringError> {
         let serial = Self::serial(name)?;
-        // SAFETY: the number is that of a keyring, as the kernel says; of another it would refuse what follows.
+        // SAFETY: the number is that of a keyring, as the kernel says. No memory depends on it: of a key of another kind the kernel
+        // refuses to search.
         let keyring = unsafe { Keyring::new(serial) };
         let opened = Self { name: name.to_owned(), keyring };
         // Who possesses it may read what is in it: whatever the session's keyring leads to is possessed.

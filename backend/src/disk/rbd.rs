@@ -75,8 +75,6 @@ pub(super) fn open_on(
     read_only: bool,
 ) -> Result<(Kind, Geometry), OpenError> {
     let pool = Pool::open(cluster, &source.pool, source.namespace.as_deref())?;
-    // So that a host's file system hears of it, rather than hang.
-    pool.fail_when_full();
     let spec = ImageSpec {
         name: &source.image,
         snapshot: source.snapshot.as_deref(),

@@ -208,7 +208,9 @@ impl FileOperation {
             Stage::Allocate => {
                 let mode = match (self.op, self.bounce) {
                     (BlockOp::Deallocate { .. }, Some(bounce)) => {
-                        return Command::Deallocate { list: Buffer { len: DsmRange::LEN, ..bounce } };
+                        // As long as a list may be: some drives fetch that much whatever the command says.
+                        let len = bounce.len.min(256 * DsmRange::LEN);
+                        return Command::Deallocate { list: Buffer { len, ..bounce } };
                     }
                     (BlockOp::WriteZeroes { deallocate: false, .. }, _) => ZERO_RANGE,
                     _ => PUNCH_HOLE,

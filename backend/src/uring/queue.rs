@@ -3,7 +3,9 @@
 //!
 //! The kernel reads and writes the memory of an entry until its completion. A [`Queue`] builds every entry itself,
 //! from regions that it holds while it exists. A queue that is dropped before the last completion leaves its regions
-//! allocated for ever. So no entry outlives its memory, whatever the rest of the crate does.
+//! allocated for ever. So no entry outlives its memory, whatever the rest of the crate does. A drive transfers what its command
+//! says in blocks, whatever length the entry says: their size is that of the format that the namespace had when it was
+//! opened. A namespace in use must not be formatted.
 #![expect(unsafe_code, reason = "hands pointers to the kernel; see the SAFETY comments")]
 
 use super::Regions;

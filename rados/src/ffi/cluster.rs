@@ -17,7 +17,10 @@ pub(crate) struct Setting {
     pub(crate) in_place_of: Option<&'static str>,
 }
 
-/// A `rados_t`: threads of its own, an address of its own, by which it can be fenced.
+/// A `rados_t` that is not connected. What asks the cluster must not be called with it: some of it would end the process.
+pub(crate) struct Unconnected(Connection);
+
+/// A `rados_t`: threads of its own, an address of its own, by which it can be fenced. It is connected.
 pub(crate) struct Connection {
     pub(super) functions: &'static Rados,
     handle: Handle,
@@ -28,15 +31,15 @@ unsafe impl Send for Connection {}
 // SAFETY: as above.
 unsafe impl Sync for Connection {}
 
-impl Connection {
-    /// A handle for `user`, not connected. It has read `conf`, or the file at the usual place.
+impl Unconnected {
+    /// A handle for `user`. It has read `conf`, or the file at the usual place.
     pub(crate) fn new(user: &str, conf: Option<&Path>) -> Result<Result<Self, Errno>, NoLibrary> {
         let functions = rados()?;
         let make = || {
             let (name, mut handle) = (c(&format!("client.{user}"))?, null_mut());
             // SAFETY: the texts live until the call is over, and the handle is written if it succeeds.
             check(unsafe { (functions.rados_create2)(&raw mut handle, c"ceph".as_ptr(), name.as_ptr(), 0) })?;
-            let this = Self { functions, handle };
+            let this = Self(Connection { functions, handle });
             let conf = conf.map(|path| c(&path.to_string_lossy())).transpose()?;
             let path = conf.as_ref().map_or(null(), |path| path.as_ptr());
             // SAFETY: the handle is not connected; the path is null, or lives until the call is over.
@@ -47,13 +50,12 @@ impl Connection {
     }
 
     pub(crate) fn set(&self, setting: &Setting) -> Result<(), Errno> {
-        let (name, value) = (c(setting.name)?, c(&setting.value)?);
+        let (name, value, Connection { functions, handle }) = (c(setting.name)?, c(&setting.value)?, &self.0);
         if setting.in_place_of.is_some_and(|usual| self.option(&name).as_deref() != Some(usual)) {
             return Ok(());
         }
         // SAFETY: the texts live until the call is over.
-        let set =
-            check(unsafe { (self.functions.rados_conf_set)(self.handle, name.as_ptr(), value.as_ptr()) });
+        let set = check(unsafe { (functions.rados_conf_set)(*handle, name.as_ptr(), value.as_ptr()) });
         match set {
             Err(libc::ENOENT) if setting.optional => Ok(()),
             set => set.map(drop),
@@ -61,19 +63,22 @@ impl Connection {
     }
 
     fn option(&self, name: &CStr) -> Option<String> {
-        let mut value = [0; 64];
+        let (mut value, Connection { functions, handle }) = ([0; 64], &self.0);
         let (room, len) = (into(&mut value), value.len());
         // SAFETY: the name lives until the call is over, which writes no more than the buffer's length, which it is given.
-        check(unsafe { (self.functions.rados_conf_get)(self.handle, name.as_ptr(), room, len) }).ok()?;
+        check(unsafe { (functions.rados_conf_get)(*handle, name.as_ptr(), room, len) }).ok()?;
         Some(text_of(&value))
     }
 
     /// Blocks for up to `client_mount_timeout`.
-    pub(crate) fn connect(&self) -> Result<(), Errno> {
+    pub(crate) fn connect(self) -> Result<Connection, Errno> {
         // SAFETY: the handle is there.
-        connected(unsafe { (self.functions.rados_connect)(self.handle) })
+        connected(unsafe { (self.0.functions.rados_connect)(self.0.handle) })?;
+        Ok(self.0)
     }
+}
 
+impl Connection {
     pub(crate) fn fsid(&self) -> Result<String, Errno> {
         let mut fsid = [0; 64];
         // SAFETY: the library writes no more than the buffer's length, which it is given.
@@ -84,8 +89,11 @@ impl Connection {
     /// The address by which the cluster knows this handle.
     pub(crate) fn address(&self) -> Result<String, Errno> {
         let mut address = null_mut();
-        // SAFETY: the address is written if the call succeeds, and belongs to us then.
+        // SAFETY: the handle is connected; the address is written if the call succeeds, and belongs to us then.
         check(unsafe { (self.functions.rados_getaddrs)(self.handle, &raw mut address) })?;
+        if address.is_null() {
+            return Err(libc::ENOMEM);
+        }
         // SAFETY: it is a text that ends with zero.
         let text = unsafe { core::ffi::CStr::from_ptr(address) }.to_string_lossy().into_owned();
         // SAFETY: it came from the library, and is used no more.
@@ -102,13 +110,13 @@ impl Connection {
     }
 
     pub(crate) fn wait_for_latest_osdmap(&self) -> Result<(), Errno> {
-        // SAFETY: the handle is there.
+        // SAFETY: the handle is connected.
         check(unsafe { (self.functions.rados_wait_for_latest_osdmap)(self.handle) }).map(drop)
     }
 
     /// Waits until no callback of a watch is under way.
     pub(super) fn watch_flush(&self) {
-        // SAFETY: the handle is there. It fails only when it was never connected, and then there is no callback.
+        // SAFETY: the handle is connected, and so this does not fail.
         let _ = unsafe { (self.functions.rados_watch_flush)(self.handle) };
     }
 }
@@ -135,13 +143,14 @@ pub(crate) struct Pool {
     pub(super) connection: Arc<Connection>,
 }
 
-// SAFETY: librados' handles may be used by any thread, and by several at once; what belongs to the handle (its namespace)
-// is set only where it is made.
+// SAFETY: librados' handles may be used by any thread, and by several at once; what belongs to the handle (its namespace, and
+// what it does when the pool is full) is set only where it is made.
 unsafe impl Send for Pool {}
 // SAFETY: as above.
 unsafe impl Sync for Pool {}
 
 impl Pool {
+    /// Writes through it fail when the pool is full: librados would have them wait until it is not.
     pub(crate) fn open(
         connection: &Arc<Connection>,
         name: &str,
@@ -155,20 +164,16 @@ impl Pool {
             // SAFETY: the text lives until the call is over, which copies it.
             unsafe { (functions.rados_ioctx_set_namespace)(handle, namespace.as_ptr()) };
         }
+        if let Some(set) = functions.rados_set_pool_full_try {
+            // SAFETY: the handle is there, and nobody else's yet.
+            unsafe { set(handle) };
+        }
         Ok(Self { handle, connection: Arc::clone(connection) })
     }
 
     pub(crate) fn id(&self) -> i64 {
         // SAFETY: the handle is there.
         unsafe { (self.connection.functions.rados_ioctx_get_id)(self.handle) }
-    }
-
-    /// Has writes fail when the pool is full. Otherwise they wait until it is not.
-    pub(crate) fn fail_when_full(&self) {
-        if let Some(set) = self.connection.functions.rados_set_pool_full_try {
-            // SAFETY: the handle is there.
-            let _ = unsafe { set(self.handle) };
-        }
     }
 }
 

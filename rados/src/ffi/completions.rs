@@ -228,16 +228,19 @@ impl Completions {
                 Request::Write { at, from } => {
                     (functions.rbd_aio_write)(image.handle, at, from.len, pointer(from, 0).cast(), completion)
                 }
-                Request::CompareAndWrite { at, data } => (functions.rbd_aio_compare_and_write)(
-                    image.handle,
-                    at,
-                    data.len / 2,
-                    pointer(data, 0).cast(),
-                    pointer(data, data.len / 2).cast(),
-                    completion,
-                    slot.mismatch.as_ptr(),
-                    0,
-                ),
+                Request::CompareAndWrite { at, data } => {
+                    let begun = (functions.rbd_aio_compare_and_write)(
+                        image.handle,
+                        at,
+                        data.len / 2,
+                        pointer(data, 0).cast(),
+                        pointer(data, data.len / 2).cast(),
+                        completion,
+                        slot.mismatch.as_ptr(),
+                        0,
+                    );
+                    i32::try_from(begun).unwrap_or(-libc::EIO)
+                }
                 Request::WriteZeroes { at, len, thick } => (functions.rbd_aio_write_zeroes)(
                     image.handle,
                     at,

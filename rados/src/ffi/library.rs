@@ -70,13 +70,13 @@ macro_rules! functions {
     (
         $(#[$doc:meta])* $table:ident of $library:literal {
             $($name:ident($($argument:ty),*) $(-> $result:ty)?;)+
-            @later $($later:ident($($given:ty),*) -> $back:ty;)*
+            @later $($later:ident($($given:ty),*) $(-> $back:ty)?;)*
         }
     ) => {
         $(#[$doc])*
         pub(super) struct $table {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)+
-            $(pub(super) $later: Option<unsafe extern "C" fn($($given),*) -> $back>,)*
+            $(pub(super) $later: Option<unsafe extern "C" fn($($given),*) $(-> $back)?>,)*
         }
 
         impl $table {
@@ -155,7 +155,7 @@ functions! {
         // Since Pacific; before that it had another name.
         @later rados_blocklist_add(Handle, Text, u32) -> c_int;
         rados_blacklist_add(Handle, Text, u32) -> c_int;
-        rados_set_pool_full_try(Handle) -> c_int;
+        rados_set_pool_full_try(Handle);
     }
 }
 
@@ -198,7 +198,7 @@ functions! {
         rbd_aio_flush(Handle, Handle) -> c_int;
         rbd_aio_discard(Handle, u64, u64, Handle) -> c_int;
         rbd_aio_write_zeroes(Handle, u64, usize, Handle, c_int, c_int) -> c_int;
-        rbd_aio_compare_and_write(Handle, u64, usize, *const c_char, *const c_char, Handle, *mut u64, c_int) -> c_int;
+        rbd_aio_compare_and_write(Handle, u64, usize, *const c_char, *const c_char, Handle, *mut u64, c_int) -> isize;
         // Since Pacific.
         @later rbd_encryption_load(Handle, c_int, *const c_void, usize) -> c_int;
     }

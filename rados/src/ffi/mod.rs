@@ -19,7 +19,7 @@ mod library;
 mod object;
 mod watch;
 
-pub(crate) use cluster::{Connection, Pool, Setting, version};
+pub(crate) use cluster::{Connection, Pool, Setting, Unconnected, version};
 pub use completions::{Bytes, Completions, Request};
 pub(crate) use image::{Image, Luks, OpenMode, rbd_version};
 pub use library::{NoLibrary, end_process};

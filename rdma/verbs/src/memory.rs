@@ -6,6 +6,7 @@ use nvmf_memory::Memory;
 use nvmf_rdma::slots::Slots;
 use nvmf_rdma::{Access, LocalKey, MemoryRegion, QueuePairId, RegisterError, RemoteKey, RemoteMemory, Sge};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry::{Occupied, Vacant};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::io;
 use std::sync::Arc;
@@ -157,7 +158,11 @@ impl Windows {
     fn add(&mut self, device: &Arc<Device>) -> io::Result<()> {
         let window = Window::alloc(device)?;
         let key = window.key();
-        self.all.insert(key >> 8, Entry { window, key, exposed: None });
+        // Devices give no two windows the same upper 24 bits. Of one that does, the first may be waiting for the doorbell.
+        match self.all.entry(key >> 8) {
+            Occupied(_) => return Err(io::ErrorKind::AlreadyExists.into()),
+            Vacant(place) => _ = place.insert(Entry { window, key, exposed: None }),
+        }
         self.free.push(key >> 8);
         Ok(())
     }

@@ -92,10 +92,11 @@ impl VerbsProvider {
     pub(crate) fn adopt_request(&mut self, now: Duration, detached: DetachedRequest) -> RequestId {
         let DetachedRequest(mut request) = detached;
         (request.listener, request.since) = (None, now);
-        if self.is_lost() {
+        // One that cannot be moved is dropped: `accept` fails. So is one for another device, which has no such queue pair.
+        let here = request.id.device_name().is_some_and(|device| device == self.device_name);
+        if self.is_lost() || !here {
             return RequestId(u32::MAX);
         }
-        // One that cannot be moved is dropped: `accept` fails.
         if request.id.migrate(&self.channel).is_err() {
             return RequestId(u32::MAX);
         }

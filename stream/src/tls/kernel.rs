@@ -272,7 +272,8 @@ fn send_record(socket: &Socket, kind: u8, bytes: &[u8]) -> io::Result<()> {
     message.msg_iov = &raw mut vector;
     message.msg_iovlen = 1;
     message.msg_control = (&raw mut control).cast();
-    // SAFETY: the functions only compute lengths; `control` has room for a header and a byte.
+    // SAFETY: `control` is aligned for a header and has room for one and a byte, so the first header is not null and points to
+    // it, and the byte behind it is in it too.
     unsafe {
         message.msg_controllen = libc::CMSG_SPACE(1) as _;
         let head = libc::CMSG_FIRSTHDR(&raw const message);

@@ -9,6 +9,7 @@ use s2n_tls::error::Error;
 use socket2::Socket;
 use std::ffi::{c_int, c_void};
 use std::io::{self, ErrorKind};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -112,15 +113,19 @@ impl Pipe {
         self.incoming.len() - self.taken
     }
 
-    fn take(&mut self, into: &mut [u8]) -> Result<usize, Errno> {
+    /// Gives the library bytes of records: how many.
+    fn take(&mut self, into: &mut [MaybeUninit<u8>]) -> Result<usize, Errno> {
         if !self.buffered {
             if self.count.bytes() > HANDSHAKE_LEN_MAX || self.count.records() > HANDSHAKE_RECORDS_MAX {
                 let why = "the handshake has more than";
                 return self
                     .refuse(format!("{why} {HANDSHAKE_RECORDS_MAX} records or {HANDSHAKE_LEN_MAX} bytes"));
             }
-            let len = recv(self.fd, into, MsgFlags::empty())?;
-            self.count.add(&into[..len]);
+            // It asks for no more than a record.
+            let mut record = [0; RECORD_LEN_MAX];
+            let most = into.len().min(RECORD_LEN_MAX);
+            let len = recv(self.fd, &mut record[..most], MsgFlags::empty())?;
+            self.count.add(into[..len].write_copy_of_slice(&record[..len]));
             return Ok(len);
         }
         let len = into.len().min(self.pending());
@@ -133,8 +138,7 @@ impl Pipe {
         {
             return self.refuse(too_many_empty());
         }
-        into[..len].copy_from_slice(&self.incoming[self.taken..self.taken + len]);
-        self.count.add(&into[..len]);
+        self.count.add(into[..len].write_copy_of_slice(&self.incoming[self.taken..self.taken + len]));
         self.taken += len;
         Ok(len)
     }
@@ -201,17 +205,22 @@ pub(super) fn too_many_empty() -> String {
     format!("the peer sends more than {WITHOUT_DATA_MAX} records without data (KeyUpdate or empty ones)")
 }
 
-fn pipe<'a>(context: *mut c_void) -> MutexGuard<'a, Pipe> {
-    // SAFETY: the context is that of `attach`: a mutex that outlives the connection that calls.
+/// The pipe behind a callback's context.
+///
+/// # Safety
+/// The context is that of `attach`, and the pipe lives as long as the guard.
+unsafe fn pipe<'a>(context: *mut c_void) -> MutexGuard<'a, Pipe> {
+    // SAFETY: the caller's promise.
     let pipe: &Mutex<Pipe> = unsafe { &*context.cast() };
     pipe.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The library wants bytes of records.
 unsafe extern "C" fn on_receive(context: *mut c_void, into: *mut u8, len: u32) -> c_int {
-    // SAFETY: the library passes a buffer of its own of that length, which is initialised, for this call.
-    let into = unsafe { core::slice::from_raw_parts_mut(into, len as usize) };
-    match pipe(context).take(into) {
+    // SAFETY: the library passes a buffer of its own of that length for this call; what is in it is not known yet.
+    let into = unsafe { core::slice::from_raw_parts_mut(into.cast::<MaybeUninit<u8>>(), len as usize) };
+    // SAFETY: the context is that of `attach`: the pipe outlives the connection that calls, and so this call.
+    match unsafe { pipe(context) }.take(into) {
         Ok(len) => len as c_int,
         Err(error) => {
             error.set();
@@ -223,6 +232,8 @@ unsafe extern "C" fn on_receive(context: *mut c_void, into: *mut u8, len: u32) -
 /// The library has records to be sent. They are always taken: how many there are, the session bounds.
 unsafe extern "C" fn on_send(context: *mut c_void, bytes: *const u8, len: u32) -> c_int {
     // SAFETY: the library passes bytes of its own of that length for this call.
-    pipe(context).add(unsafe { core::slice::from_raw_parts(bytes, len as usize) });
+    let bytes = unsafe { core::slice::from_raw_parts(bytes, len as usize) };
+    // SAFETY: as in `on_receive`.
+    unsafe { pipe(context) }.add(bytes);
     len as c_int
 }

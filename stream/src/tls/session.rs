@@ -87,8 +87,10 @@ impl Session {
         connection.set_waker(Some(Waker::noop()))?;
         connection.prefer_throughput()?;
         let pipe = SharedPipe::new(socket);
-        pipe.attach(&mut connection)?;
-        Ok(Self { connection, pipe, plain: Zeroizing::default(), failed: None })
+        // From here on the pipe is dropped behind the connection that calls it.
+        let mut session = Self { connection, pipe, plain: Zeroizing::default(), failed: None };
+        session.pipe.attach(&mut session.connection)?;
+        Ok(session)
     }
 
     /// Goes on with the handshake: `None` until more has come.

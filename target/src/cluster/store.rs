@@ -30,10 +30,8 @@ pub struct Place {
 
 impl Place {
     fn pool(&self, cluster: &Arc<Cluster>) -> Result<Pool, Error> {
-        let pool = Pool::open(cluster, &self.pool, self.namespace.as_deref())?;
         // A lease is renewed in a full pool as well: that takes no space, and hosts go on reading.
-        pool.fail_when_full();
-        Ok(pool)
+        Pool::open(cluster, &self.pool, self.namespace.as_deref())
     }
 
     fn name(&self, object: &Object) -> String {

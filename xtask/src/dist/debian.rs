@@ -149,7 +149,7 @@ mod tests {
             assert!(folder.join(name).is_file(), "{name} is not built: cargo build -p {package}");
         }
         let programs = Programs { folder, manual: program("nvmf-manual") };
-        let version = Version { of_workspace: "0.1.0", debian: "0.1.0-1".into(), epoch: 1_700_000_000 };
+        let version = Version { of_workspace: "0.1.0", debian: "0.1.0~git1-1".into(), epoch: 1_700_000_000 };
         let output = tempfile::tempdir().expect("a folder");
         let made = packages(&programs, &version, output.path(), Effort::Quick).expect("packages");
         let (target, nvmf) = (named(&made, "nvmf-target"), named(&made, "nvmf"));
@@ -214,10 +214,11 @@ mod tests {
         ] {
             assert!(has(&in_development, file), "{file} is not in {in_development:#?}");
         }
-        assert!(control_file(libnvmf, "symbols").contains("nvmf_open@Base"));
+        let symbols = control_file(libnvmf, "symbols");
+        assert!(symbols.contains("nvmf_open@Base") && !symbols.contains("git"), "{symbols}");
         let shared = in_target.intersection(&in_nvmf).filter(|file| !file.ends_with('/'));
         assert_eq!(shared.count(), 0, "no file is in both");
-        assert_eq!(said("dpkg-deb", &["-f", target, "Version"]).trim(), "0.1.0-1");
+        assert_eq!(said("dpkg-deb", &["-f", target, "Version"]).trim(), "0.1.0~git1-1");
         assert!(said("dpkg-deb", &["-f", target, "Depends"]).contains("libc6"));
         let scripts_of_target = scripts(target);
         for part in [

@@ -47,12 +47,13 @@ pub(super) fn nsid(file: &File) -> io::Result<u32> {
     Ok(nsid.cast_unsigned())
 }
 
-/// Identify. The kernel allows it to whoever may open the device (Linux 6.2); before, to root.
+/// Identify, whose data is always a page. The kernel allows it to whoever may open the device (Linux 6.2); before, to root.
 pub(super) fn identify<T: FromBytes + IntoBytes + FromZeros + KnownLayout>(
     file: &File,
     cns: Cns,
     nsid: Nsid,
 ) -> io::Result<T> {
+    const { assert!(size_of::<T>() == 4096, "the drive fills a page") }
     read_into(file, &Identify::new(cns, nsid).emit())
 }
 
@@ -71,7 +72,7 @@ pub(crate) fn smart_log(file: &File) -> io::Result<[u8; 512]> {
     )
 }
 
-/// Carries out a command that fills a `T`.
+/// Carries out a command that fills a `T`: no drive may have more to transfer for it.
 fn read_into<T: FromBytes + IntoBytes + FromZeros + KnownLayout>(file: &File, sqe: &Sqe) -> io::Result<T> {
     let mut data = T::new_zeroed();
     let bytes = data.as_mut_bytes();
@@ -84,8 +85,8 @@ fn read_into<T: FromBytes + IntoBytes + FromZeros + KnownLayout>(file: &File, sq
         timeout_ms: TIMEOUT_MS,
         ..Passthrough::default()
     };
-    // SAFETY: the command is of the layout that the kernel reads, and names `data`, which is as long as it says and lives
-    // until the call is over: the kernel waits for the drive.
+    // SAFETY: the command is of the layout that the kernel reads, and names `data`, which is as long as it says and as what the
+    // command has the drive transfer, and lives until the call is over: the kernel waits for the drive.
     let status = unsafe { ioctl::admin(file.as_raw_fd(), &raw mut command) }?;
     match status {
         0 => Ok(data),

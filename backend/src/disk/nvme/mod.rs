@@ -161,9 +161,23 @@ fn claim(path: &Path, read_only: bool) -> Result<Option<File>, OpenError> {
 }
 
 /// Bytes of the namespace now.
+///
+/// # Errors
+/// The system's or the drive's; or the namespace was formatted meanwhile, with other blocks.
 pub(super) fn bytes(file: &File, namespace: &Namespace) -> std::io::Result<u64> {
     let identified: IdentifyNamespace = identify(file, Cns::NAMESPACE, Nsid(namespace.nsid))?;
-    Ok(identified.nsze.get() << namespace.lbads)
+    bytes_of(&identified, namespace)
+}
+
+fn bytes_of(identified: &IdentifyNamespace, namespace: &Namespace) -> std::io::Result<u64> {
+    match identified.format() {
+        Some(format) if (u32::from(format.lbads), format.ms.get()) == (namespace.lbads.into(), 0) => {
+            Ok(identified.nsze.get() << namespace.lbads)
+        }
+        _ => Err(std::io::Error::other(
+            "it was formatted with other blocks while it is served: remove the namespace, and add it again",
+        )),
+    }
 }
 
 /// Whether this is a generic device.
@@ -193,6 +207,28 @@ mod tests {
         let of_4096 = preferred(&namespace, 8);
         assert_eq!((of_4096.write, of_4096.write_alignment, of_4096.stripe), (1, 1, 32));
         assert_eq!((of_4096.deallocate, of_4096.deallocate_alignment, of_4096.boundary), (2, 1, 32));
+    }
+
+    #[test]
+    fn namespace_that_was_formatted_is_not_counted_in_old_blocks() {
+        let mut identified: IdentifyNamespace = zerocopy::FromZeros::new_zeroed();
+        identified.nsze = 1000.into();
+        identified.lbaf[0].lbads = 9;
+        identified.lbaf[1].lbads = 12;
+        let namespace = Namespace {
+            nsid: 1,
+            lbads: 9,
+            transfer_max: 1 << 20,
+            zeroes_max: 1 << 20,
+            deallocate_max: 1 << 20,
+        };
+        assert_eq!(bytes_of(&identified, &namespace).unwrap(), 512_000);
+        identified.flbas = 1;
+        let error = bytes_of(&identified, &namespace).unwrap_err().to_string();
+        assert!(error.contains("formatted"), "{error}");
+        identified.flbas = 0;
+        identified.lbaf[0].ms = 8.into();
+        assert!(bytes_of(&identified, &namespace).is_err());
     }
 
     #[test]

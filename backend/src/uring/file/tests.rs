@@ -165,7 +165,7 @@ fn drive_is_told_of_a_range_that_is_no_longer_needed() {
     let Command::Deallocate { list } = operation.command() else { panic!("Dataset Management") };
     let mut range = [0; 16];
     regions.memory(list.region).read(list.offset, &mut range);
-    assert_eq!((list.len, u128::from_le_bytes(range)), (16, (START as u128 >> 9) << 64 | 16 << 32));
+    assert_eq!((list.len, u128::from_le_bytes(range)), (4096, (START as u128 >> 9) << 64 | 16 << 32));
     assert_eq!(operation.on_result(0, &regions), Next::Done(Ok(())));
     let without = Namespace { deallocate_max: 0, ..DRIVE };
     assert_eq!(FileOperation::on_nvme(op, START, LEN, true, without).1, Next::Done(Ok(())), "it is a hint");

@@ -134,7 +134,8 @@ fn descriptors_len(depth: u16) -> usize {
 }
 
 impl Queue {
-    /// Opens a queue of a device that was added with this depth, and offers all its slots.
+    /// Opens a queue of a device that was added with this depth and requests of at most `buffer_len` bytes, and offers all
+    /// its slots. (The driver copies as many bytes as a request has, wherever its slot's memory ends.)
     ///
     /// # Panics
     /// When `memory` is too small.
@@ -280,8 +281,8 @@ impl Queue {
         let mut bytes = [0; 16];
         bytes.copy_from_slice(abi::IoCommand { queue: self.number, tag, result, address }.as_bytes());
         let entry: Entry = opcode::UringCmd16::new(DEVICE, code).cmd(bytes).build().user_data(u64::from(tag));
-        // SAFETY: the driver copies between a request and the slot's buffer, which lies inside `memory`; `memory`
-        // lives, or is left behind, until every command is completed.
+        // SAFETY: the driver copies between a request, of at most `buffer_len` bytes, and the slot's buffer, which lies inside
+        // `memory`; `memory` lives, or is left behind, until every command is completed.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         // Each slot has at most one command, and the ring an entry for each.
         pushed.expect("an entry for each slot");

@@ -49,7 +49,8 @@ unsafe impl Send for CmId {}
 
 impl Drop for CmId {
     fn drop(&mut self) {
-        // SAFETY: made once, destroyed once. Its events were all acknowledged, so this does not wait.
+        // SAFETY: made once, destroyed once. Its events were all acknowledged; but for one that another thread, which had it before,
+        // is just reading: this waits until that has acknowledged it, so nothing goes that it uses.
         unsafe { (self.channel.functions.rdma_destroy_id)(self.id.as_ptr()) };
     }
 }
@@ -316,7 +317,8 @@ impl CmId {
     }
 
     pub(crate) fn disconnect(&self) -> io::Result<()> {
-        // SAFETY: the id is alive.
+        // SAFETY: the id is alive. It may have no device yet, which libraries before rdma-core 19 did not look at; none of those
+        // is loaded, as they lack `rdma_establish` (since 23).
         check(unsafe { (self.functions().rdma_disconnect)(self.id.as_ptr()) })
     }
 
@@ -328,7 +330,7 @@ impl CmId {
 
     /// Its events come to another channel from now on.
     pub(crate) fn migrate(&mut self, channel: &Arc<Channel>) -> io::Result<()> {
-        // SAFETY: id and both channels are alive; every event of the id was acknowledged, so this does not wait.
+        // SAFETY: id and both channels are alive; as in `drop`, this waits for who is just reading an event of it.
         check(unsafe { (self.functions().rdma_migrate_id)(self.id.as_ptr(), channel.channel.as_ptr()) })?;
         self.channel = Arc::clone(channel);
         Ok(())

@@ -296,9 +296,10 @@ pub(crate) struct CompletionQueue {
     cq: NonNull<Cq>,
 }
 
-// SAFETY: see `Device`: polling and arming take the queue's own lock.
+// SAFETY: a queue belongs to no thread.
 unsafe impl Send for CompletionQueue {}
-// SAFETY: as above.
+// SAFETY: drivers do not lock to arm it, and with some settings not to poll it; but all handles to one are in one provider, which
+// one thread has at a time.
 unsafe impl Sync for CompletionQueue {}
 
 impl Drop for CompletionQueue {

@@ -184,8 +184,8 @@ pub(crate) fn install(is_iwarp: bool, has_windows: bool) {
         receives: Vec::new(),
         async_events: VecDeque::new(),
         cm_events: VecDeque::new(),
-        context: Box::into_raw(context).addr(),
-        device: device.addr(),
+        context: Box::into_raw(context).expose_provenance(),
+        device: device.expose_provenance(),
         cq_events: VecDeque::new(),
         asked: Asked::default(),
         asynchronous,
@@ -276,7 +276,7 @@ impl World {
         // An IPv4 address: family and port, then the address.
         id.src_addr[0] = u64::from_ne_bytes([2, 0, 0x11, 0x44, 192, 0, 2, 1]);
         id.dst_addr[0] = u64::from_ne_bytes([2, 0, 0x22, 0x22, 192, 0, 2, 2]);
-        let id = Box::into_raw(id).addr();
+        let id = Box::into_raw(id).expose_provenance();
         self.ids.push(id);
         id
     }
@@ -318,7 +318,7 @@ impl World {
         let it = unsafe { &mut *queue };
         it.completions.push_back(wc);
         if core::mem::take(&mut it.armed) {
-            self.cq_events.push_back(queue.addr());
+            self.cq_events.push_back(queue.expose_provenance());
             self.descriptor(it.channel).signal();
         }
     }
@@ -417,7 +417,7 @@ unsafe extern "C" fn post_send(qp: *mut Qp, first: *mut SendWr, bad: *mut *mut S
         let signaled = wr.send_flags & constants::SEND_SIGNALED != 0;
         let (id, elements) = (wr.wr_id, elements.collect());
         let bound = (wr.mw_addr, wr.mw_length, wr.mw_access);
-        world.sent.push(Posted { id, bound, signaled, elements, qp: qp.addr() });
+        world.sent.push(Posted { id, bound, signaled, elements, qp: qp.expose_provenance() });
         next = wr.next;
     }
     world.result("post_send without a word which")
@@ -427,7 +427,7 @@ unsafe extern "C" fn post_recv(qp: *mut Qp, first: *mut RecvWr, _: *mut *mut Rec
     let mut next = first;
     // SAFETY: a chain of work requests, as verbs has it.
     while let Some(wr) = unsafe { next.as_ref() } {
-        device().receives.push((wr.wr_id, qp.addr()));
+        device().receives.push((wr.wr_id, qp.expose_provenance()));
         next = wr.next;
     }
     0
@@ -595,7 +595,7 @@ unsafe extern "C" fn create_qp(_: *mut c_void, attributes: *mut QpInitAttr) -> *
         qp.qp_num = world.key();
         let (send_cq, receive_cq) = (attributes.send_cq.cast(), attributes.recv_cq.cast());
         let qp = Box::into_raw(Box::new(QueuePair { qp, send_cq, receive_cq }));
-        world.queue_pairs.push(qp.addr());
+        world.queue_pairs.push(qp.expose_provenance());
         qp.cast()
     }
 }

@@ -96,8 +96,8 @@ impl Region {
     /// The device's name for `len` bytes from `offset` on, if they are in the region.
     pub(crate) fn part(&self, offset: usize, len: u32) -> Option<Sge> {
         let end = offset.checked_add(len as usize)?;
-        let addr = self.address() + offset as u64;
-        (end <= self.len).then(|| Sge { addr, length: len, lkey: self.local_key() })
+        let part = || Sge { addr: self.address() + offset as u64, length: len, lkey: self.local_key() };
+        (end <= self.len).then(part)
     }
 
     pub(crate) fn memory(&self) -> &Memory {
@@ -149,9 +149,7 @@ impl Window {
         // SAFETY: the protection domain is alive. A driver fills in the fields of the base library in its own
         // `alloc_mw`.
         let mw = unsafe { alloc(device.pd.as_ptr(), constants::MW_TYPE_2) };
-        let mut mw = NonNull::new(mw).ok_or_else(io::Error::last_os_error)?;
-        // SAFETY: just made, and ours alone; the inline function of the header sets this field.
-        unsafe { mw.as_mut().context = device.context.as_ptr() };
+        let mw = NonNull::new(mw).ok_or_else(io::Error::last_os_error)?;
         Ok(Self { device: Arc::clone(device), mw })
     }
 

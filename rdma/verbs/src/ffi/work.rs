@@ -172,7 +172,8 @@ impl Sends {
         let mut bad = null_mut();
         let result = post(requests, &raw mut bad);
         for wr in self.requests.iter().filter(|wr| wr.opcode == constants::WR_BIND_MW) {
-            // SAFETY: windows outlive the doorbell that they wait for. The next binding starts from this key.
+            // SAFETY: windows outlive the doorbell that they wait for: who retires a region rings first, and whose queue pair ends
+            // waits for none. The next binding starts from this key.
             unsafe { (*wr.mw).rkey = wr.mw_rkey };
         }
         let taken = taken(result, requests, bad, len);

@@ -1,0 +1,82 @@
+// Disks that are used while a thread or the process ends, and another's memory after a time-out.
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <nvmf.h>
+#include <thread>
+
+static int check(bool good, const char *what)
+{
+    if (!good) {
+        std::fprintf(stderr, "%s: %s\n", what, nvmf_last_error());
+        std::_Exit(1);
+    }
+    return 0;
+}
+
+struct Disk {
+    nvmf_disk *disk = nullptr;
+
+    void open(const char *uri, const char *timeout)
+    {
+        const char *options[] = { timeout, nullptr };
+        check(nvmf_open(uri, options, &disk) == 0, "open");
+    }
+
+    ~Disk()
+    {
+        char byte[1];
+        // One that succeeds and waits, and one that fails.
+        check(nvmf_flush(disk) == 0, "flush at the end");
+        check(nvmf_pread(disk, byte, 1, UINT64_C(1) << 60) == -EINVAL, "a read beyond the end");
+        check(nvmf_last_error() != nullptr, "words");
+        nvmf_close(disk);
+        std::puts("closed");
+        std::fflush(stdout);
+    }
+};
+
+static Disk of_process;
+
+static void of_thread(const char *uri)
+{
+    static thread_local Disk disk;
+    disk.open(uri, nullptr);
+    check(nvmf_pwrite(disk.disk, "thread", 6, 0, 0) == 6, "a write");
+}
+
+// A read that ends with its time and goes on: what it brings later comes not into memory that the program uses again.
+static void of_timed_out_read(const char *uri, int target)
+{
+    Disk late;
+    late.open(uri, "timeout=0.5");
+    char *memory = static_cast<char *>(nvmf_alloc(late.disk, 4096));
+    char text[6];
+    check(memory != nullptr, "memory");
+    for (int tries = 0; nvmf_pread(late.disk, memory, 4096, 0) != 4096; tries++)
+        check(tries < 100, "a read in time");
+    kill(target, SIGSTOP);
+    ssize_t result = nvmf_pread(late.disk, memory, 4096, 0);
+    std::memset(memory, 'm', 4096);
+    kill(target, SIGCONT);
+    check(result == -ETIMEDOUT, "a read of a target that stands still");
+    // It is answered behind the first.
+    for (int tries = 0; nvmf_pread(late.disk, text, 6, 0) != 6; tries++)
+        check(tries < 100, "a read behind it");
+    check(std::memcmp(text, "thread", 6) == 0, "what the thread wrote");
+    for (int at = 0; at < 4096; at++)
+        check(memory[at] == 'm', "memory that is the program's again");
+}
+
+int main(int, char **arguments)
+{
+    std::thread thread(of_thread, arguments[1]);
+    thread.join();
+    of_timed_out_read(arguments[1], std::atoi(arguments[2]));
+    // Its memory of this thread is made before what ends with the process.
+    check(nvmf_flush(nullptr) == -EINVAL, "a flush of nothing");
+    of_process.open(arguments[1], nullptr);
+    return 0;
+}
