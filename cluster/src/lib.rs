@@ -49,6 +49,6 @@ pub use encoding::Unreadable;
 pub use gateway::{Gateway, Identity, RequestError, RequestId};
 pub use name::{Address, BootId, GatewayName, GroupId, InvalidName, Process};
 pub use nvme_proto::admin::log_page::AnaState;
-pub use registry::Listens;
+pub use registry::{ConnectedHosts, Listens};
 pub use status::Status;
 pub use timing::Timing;

@@ -37,16 +37,18 @@ pub(crate) fn least_loaded(loads: &BTreeMap<GatewayName, usize>, group: GroupId)
 }
 
 /// A group of `mine` to move, and where to, if this gateway is the one with the most groups; `may` says who may be asked to
-/// take it.
+/// take it, `follow` whether the hosts of one gateway have another.
 pub(crate) fn for_balance(
     me: &GatewayName,
     loads: &BTreeMap<GatewayName, usize>,
     mine: impl Iterator<Item = GroupId>,
     may: impl Fn(GroupId, &GatewayName) -> bool,
+    follow: impl Fn(&GatewayName, &GatewayName) -> bool,
 ) -> Option<(GroupId, GatewayName)> {
+    let (to, least) = loads.iter().filter(|(to, _)| follow(me, to)).min_by_key(|(_, load)| **load)?;
     // Of several with the most, the first by name. So one gateway moves one group at a time.
-    let most = loads.iter().max_by(|a, b| a.1.cmp(b.1).then_with(|| b.0.cmp(a.0)))?;
-    let (to, least) = loads.iter().min_by_key(|(_, load)| **load)?;
+    let from = loads.iter().filter(|(from, _)| follow(from, to));
+    let most = from.max_by(|a, b| a.1.cmp(b.1).then_with(|| b.0.cmp(a.0)))?;
     if most.0 != me || *most.1 < least + DIFFERENCE_MIN {
         return None;
     }
@@ -79,15 +81,16 @@ mod tests {
         let names = names(3);
         let loads = |counts: [usize; 3]| names.iter().cloned().zip(counts).collect::<BTreeMap<_, _>>();
         let groups = || (1..=4).map(GroupId);
-        let moved = for_balance(&names[0], &loads([4, 4, 2]), groups(), |_, _| true).expect("a move");
+        let moved =
+            for_balance(&names[0], &loads([4, 4, 2]), groups(), |_, _| true, |_, _| true).expect("a move");
         assert_eq!(moved.1, names[2]);
         assert_eq!(
-            for_balance(&names[1], &loads([4, 4, 2]), groups(), |_, _| true),
+            for_balance(&names[1], &loads([4, 4, 2]), groups(), |_, _| true, |_, _| true),
             None,
             "another one moves"
         );
         assert_eq!(
-            for_balance(&names[0], &loads([3, 2, 2]), groups(), |_, _| true),
+            for_balance(&names[0], &loads([3, 2, 2]), groups(), |_, _| true, |_, _| true),
             None,
             "the difference is too small"
         );

@@ -3,6 +3,7 @@
 use crate::encoding::{Unreadable, decode, encode};
 use crate::{GatewayName, GroupId, Process};
 use alloc::collections::BTreeMap;
+use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -38,6 +39,28 @@ impl Listens {
     }
 }
 
+/// Hosts that are connected to a gateway, each by a number that is the same at all gateways. Where nothing is known of them, as
+/// there are too many or the gateway is of a version that does not say it, there is no such list.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct ConnectedHosts(BTreeSet<u32>);
+
+impl ConnectedHosts {
+    /// More are not told: a record is read by every gateway.
+    pub const MAX: usize = 256;
+
+    /// Of these; `None` if there are too many.
+    pub fn of(hosts: impl Iterator<Item = u32>) -> Option<Self> {
+        let hosts: BTreeSet<u32> = hosts.take(4 * Self::MAX).collect();
+        (hosts.len() <= Self::MAX).then_some(Self(hosts))
+    }
+
+    /// How many of these a gateway with `others` does not have.
+    pub(crate) fn lacking(&self, others: &Self) -> usize {
+        self.0.difference(&others.0).count()
+    }
+}
+
 /// What a gateway tells the others of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
@@ -68,6 +91,9 @@ pub struct Record {
     /// ANA groups that it owns and does not serve now: it has lost them, and rests before it takes them again.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resting: Vec<GroupId>,
+    /// Hosts that are connected to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<ConnectedHosts>,
     /// The version of the configuration that it serves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub applied: Option<u64>,
@@ -87,8 +113,8 @@ impl Record {
 
     /// Whether another record says the same of all that others wait for: what it takes, what it can open, what it serves.
     pub(crate) fn acts_as(&self, other: &Self) -> bool {
-        let groups = other.groups;
-        let same = Self { groups, addresses: other.addresses.clone(), ..self.clone() };
+        let (groups, addresses, hosts) = (other.groups, other.addresses.clone(), other.hosts.clone());
+        let same = Self { groups, addresses, hosts, ..self.clone() };
         same == *other
     }
 

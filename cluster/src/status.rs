@@ -62,6 +62,9 @@ pub struct OtherStatus {
     pub software: Option<String>,
     /// ANA groups that it serves, by its record; of who is dead, those that nobody has taken.
     pub groups: Option<usize>,
+    /// How many hosts of the gateway that is asked have no connection to it: balance gives it none of that gateway's groups.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub lacks_hosts: usize,
     /// It gives its groups away, and takes none: it is about to stop, or `trouble` says why.
     pub leaving: bool,
     /// Why it cannot take groups now, as far as is known here.
@@ -71,6 +74,11 @@ pub struct OtherStatus {
     /// The last version that has taken something away from hosts of which something is still under way there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unfinished: Option<u64>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 impl OtherStatus {

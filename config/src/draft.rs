@@ -193,6 +193,19 @@ impl Draft {
         add(list, "namespace", nsid.clone(), namespace, |other| self::nsid(other) == nsid)
     }
 
+    /// What stands for the ANA group of a namespace that somebody else is to choose: [`Draft::unplaced`].
+    pub const ANY_ANA_GROUP: &str = "any";
+
+    /// The next namespace whose ANA group is to be chosen.
+    pub fn unplaced(&mut self) -> Option<&mut Table> {
+        let subsystems = list(&mut self.0, "subsystem").iter_mut().filter_map(Value::as_table_mut);
+        let mut namespaces = subsystems.flat_map(|table| list(table, "namespace").iter_mut());
+        namespaces.find_map(|value| {
+            let table = value.as_table_mut()?;
+            (text(table, "ana_group") == Self::ANY_ANA_GROUP).then_some(table)
+        })
+    }
+
     /// The lowest NSID that a subsystem has free, beside those that are not in the configuration and taken all the
     /// same.
     ///

@@ -56,8 +56,9 @@ pub enum ExportFault {
     State(#[from] StateError),
     /// Another namespace has the same UUID, and it is the one that has it.
     #[error(
-        "its UUID {uuid} is that of namespace {nsid} of {nqn}: hosts would take the two for one disk. If it is a \
-         copy, give it a UUID of its own: `uuid =` in the configuration, or setfattr -x user.nvmf.uuid FILE"
+        "its UUID {uuid} is that of namespace {nsid} of {nqn}: hosts would take the two for one disk. Give it a UUID of its \
+         own: `uuid =` in the configuration; of a namespace of a group, remove it and add it with another --uuid; of a file \
+         that is a copy, setfattr -x user.nvmf.uuid FILE"
     )]
     Twice {
         /// Theirs.

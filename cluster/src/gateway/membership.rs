@@ -11,7 +11,9 @@ use crate::encoding::Unreadable;
 use crate::group::Phase;
 use crate::lease::PeerLease;
 use crate::registry::{ControllerIds, LACKS_MAX, Record};
-use crate::{Action, BootId, GatewayName, Listens, Locker, Object, OpId, Reply, Snapshot, Via};
+use crate::{
+    Action, BootId, ConnectedHosts, GatewayName, Listens, Locker, Object, OpId, Reply, Snapshot, Via,
+};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -159,6 +161,12 @@ impl Peer {
     /// Whether it can take groups, and did not fail to a short time ago.
     pub(super) fn can_take(&self) -> bool {
         self.is_reachable() && self.will_take()
+    }
+
+    /// How many of these hosts are not connected to it. Where that is not known, they are taken to be.
+    pub(super) fn lacks_hosts(&self, of: Option<&ConnectedHosts>) -> usize {
+        let there = self.record.as_ref().and_then(|record| record.hosts.as_ref());
+        of.zip(there).map_or(0, |(of, there)| of.lacking(there))
     }
 
     /// The same, or it will once it listens.
@@ -538,6 +546,7 @@ impl Gateway {
         let lacks = unopened.iter().flat_map(|(id, _)| self.lacks_of(*id)).take(LACKS_MAX).collect();
         let (listens, applied) = (self.idle.listens, self.configuration.applied());
         let (resting, unfinished) = (self.resting(), self.configuration.unfinished);
+        let hosts = self.hosts.clone();
         Record {
             process,
             addresses,
@@ -549,6 +558,7 @@ impl Gateway {
             unopened,
             lacks,
             resting,
+            hosts,
             applied,
             unfinished,
         }

@@ -32,7 +32,9 @@ use crate::configuration::Configuration;
 use crate::group::Group;
 use crate::lease::OwnLease;
 use crate::reservations::Reservations;
-use crate::{Action, GroupId, Handle, Listens, Object, OpId, Process, Reply, Timing, Unopened, Via};
+use crate::{
+    Action, ConnectedHosts, GroupId, Handle, Listens, Object, OpId, Process, Reply, Timing, Unopened, Via,
+};
 use crate::{GatewayName, action::Keys};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
@@ -108,6 +110,8 @@ pub struct Gateway {
     stopping: bool,
     /// Why an operator has it so, or hosts cannot reach it.
     idle: membership::Idle,
+    /// The hosts that are connected here.
+    hosts: Option<ConnectedHosts>,
     /// All groups are wanted elsewhere: when that began.
     leaves: Option<Duration>,
     configuration: Configuration,
@@ -150,6 +154,7 @@ impl Gateway {
             changed: now,
             stopping: false,
             idle: membership::Idle::default(),
+            hosts: None,
             leaves: None,
             configuration: Configuration::default(),
             configuration_reader: Reader::default(),
@@ -248,6 +253,13 @@ impl Gateway {
     pub fn set_listens(&mut self, now: Duration, listens: Listens) {
         self.idle.listens = listens;
         self.note_leaving(now);
+        self.advance(now);
+    }
+
+    /// Which hosts are connected. Balance gives no group to a gateway that some of them have no connection to: they would lose
+    /// its disks. Where it is not known (`None`), it does.
+    pub fn set_hosts(&mut self, now: Duration, hosts: Option<ConnectedHosts>) {
+        self.hosts = hosts;
         self.advance(now);
     }
 

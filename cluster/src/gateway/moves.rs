@@ -75,7 +75,10 @@ impl Gateway {
         let reachable = || self.reachable().next().filter(|_| self.idle.listens == Listens::No).cloned();
         let any = any.or_else(reachable);
         loads.retain(|name, _| !self.is_spared(now, id, name));
-        let willing = placement::least_loaded(&loads, id).cloned();
+        let mut known = loads.clone();
+        known.retain(|name, _| self.hosts_follow(&self.me().gateway, name));
+        let willing =
+            placement::least_loaded(&known, id).or_else(|| placement::least_loaded(&loads, id)).cloned();
         // Who serves on meanwhile has more time.
         let serves = !self.stopping && self.idle.listens == Listens::Yes;
         let until = since + self.timing.leave * if serves { 3 } else { 1 };
@@ -127,8 +130,17 @@ impl Gateway {
         }
     }
 
+    /// Whether the hosts that are connected to `from` are connected to `to`, as far as that is known.
+    fn hosts_follow(&self, from: &GatewayName, to: &GatewayName) -> bool {
+        let of = |name: &GatewayName| match self.peers.get(name) {
+            Some(peer) => peer.record.as_ref()?.hosts.as_ref(),
+            None => self.hosts.as_ref(),
+        };
+        from == to || of(from).zip(of(to)).is_none_or(|(hosts, there)| hosts.lacking(there) == 0)
+    }
+
     /// Wants one group elsewhere if this gateway has more than others: only while all is calm, one at a time, none that an
-    /// operator has placed here, and never because a gateway came back.
+    /// operator has placed here, to none that hosts of this one are not connected to, and never because a gateway came back.
     pub(super) fn balance(&mut self, now: Duration) {
         if self.leaves.is_some() || self.suspended.is_some() {
             return;
@@ -143,9 +155,9 @@ impl Gateway {
         };
         let mine = self.groups.iter().filter_map(mine);
         let may = |id: GroupId, to: &GatewayName| !self.is_spared(now, id, to);
-        let Some((id, to)) = placement::for_balance(&self.me().gateway, &self.loads(true), mine, may) else {
-            return;
-        };
+        let follow = |from: &GatewayName, to: &GatewayName| self.hosts_follow(from, to);
+        let found = placement::for_balance(&self.me().gateway, &self.loads(true), mine, may, follow);
+        let Some((id, to)) = found else { return };
         if !settled {
             return;
         }

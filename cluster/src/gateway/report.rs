@@ -120,6 +120,7 @@ impl Gateway {
             software: record.map(|record| record.software.clone()),
             // Of who is dead, others have taken some by now.
             groups: record.map(|record| if lease == "dead" { owned } else { record.groups }),
+            lacks_hosts: peer.lacks_hosts(self.hosts.as_ref()),
             leaving: record.is_some_and(|record| record.leaving),
             trouble: peer.trouble().cloned(),
             applied: record.and_then(|record| record.applied),
@@ -215,7 +216,9 @@ impl Gateway {
             (Phase::Idle, Some(name))
                 if self.peers.get(name).is_some_and(|peer| peer.lease.boot().is_none()) =>
             {
-                Some(format!("the lease of {name} has expired, which does not count yet"))
+                Some(format!(
+                    "the lease of {name} has expired: it counts as dead in some seconds, unless it is renewed"
+                ))
             }
             (Phase::Idle, Some(name)) if self.rests_at(name, id) => Some(format!(
                 "{name} has lost it, and takes it again soon: `nvmf-target ctl cluster status` there says why it was lost"

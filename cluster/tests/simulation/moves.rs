@@ -2,7 +2,7 @@
 
 use super::plan::{Fault, MS, Plan, Planned, SECOND, Time, Unable};
 use super::world::World;
-use nvmf_cluster::{GroupId, Status};
+use nvmf_cluster::{ConnectedHosts, GatewayName, GroupId, Status};
 
 /// All is balanced by then.
 const AT: Time = 30 * SECOND;
@@ -51,6 +51,28 @@ fn balance_moves_one_group_at_a_time() {
     let mut world = with_an_empty_gateway(None);
     assert_eq!(most_away(&mut world, AT + 100 * SECOND), 1);
     assert_eq!(count(&world, "gw0"), 4);
+}
+
+/// They would lose the disks of what goes there.
+#[test]
+fn balance_gives_nothing_to_a_gateway_that_hosts_are_not_connected_to() {
+    let mut world = with_an_empty_gateway(None);
+    let connect = |world: &mut World, node: usize, hosts: &[u32]| {
+        let clock = world.nodes[node].clock(world.now);
+        let engine = &mut world.nodes[node].running.as_mut().expect("it runs").engine;
+        engine.set_hosts(clock, ConnectedHosts::of(hosts.iter().copied()));
+        world.pump(node);
+    };
+    (0..3).for_each(|node| connect(&mut world, node, [&[][..], &[1, 2, 3], &[1, 2]][node]));
+    assert_eq!(most_away(&mut world, AT + 100 * SECOND), 0);
+    assert_eq!(["gw0", "gw1", "gw2"].map(|name| count(&world, name)), [0, 6, 6]);
+    let lacks = |world: &World, of: usize, name: &str| {
+        status(world, of).others[&GatewayName::new(name).unwrap()].lacks_hosts
+    };
+    assert_eq!([lacks(&world, 1, "gw0"), lacks(&world, 1, "gw2"), lacks(&world, 2, "gw1")], [3, 1, 0]);
+    connect(&mut world, 0, &[1, 2]);
+    assert_eq!(most_away(&mut world, AT + 200 * SECOND), 1);
+    assert_eq!(["gw0", "gw1", "gw2"].map(|name| count(&world, name)), [3, 6, 3], "host 3 has gw1 only");
 }
 
 /// Another one goes in its place.

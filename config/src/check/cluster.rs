@@ -25,12 +25,19 @@ impl Checker<'_> {
             return self.error(spanned, message);
         }
         let namespace = file.namespace.as_ref().map(|value| self.rbd_name("namespace", value)).transpose()?;
-        let group = self.group_name("group", file.group.as_ref())?;
+        let group = self.cluster_name("group", file.group.as_ref())?;
+        // A dot ends it in the names of its objects: of two groups in one pool, one would have the other's.
+        if let Some(value) = file.group.as_ref().filter(|value| value.as_ref().contains('.')) {
+            return self.error(
+                value,
+                format!("group is \"{}\" but must not have a '.': write '-' instead", value.as_ref()),
+            );
+        }
         Ok(Cluster {
             pool: self.rbd_name("pool", &file.pool)?,
             namespace,
             group: group.unwrap_or_else(|| Cluster::GROUP.to_owned()),
-            name: self.group_name("name", file.name.as_ref())?,
+            name: self.cluster_name("name", file.name.as_ref())?,
             addresses: self.gateway_addresses(file.addresses.as_deref().unwrap_or_default())?,
             conf: self.ceph_file("conf", file.conf.as_ref())?,
             user: self.ceph_user(file.user.as_ref())?,
@@ -44,12 +51,12 @@ impl Checker<'_> {
         })
     }
 
-    fn group_name(&self, key: &str, value: Option<&Spanned<String>>) -> Result<Option<String>> {
+    fn cluster_name(&self, key: &str, value: Option<&Spanned<String>>) -> Result<Option<String>> {
         match value {
             Some(value) if !Cluster::is_name(value.as_ref()) => self.error(
                 value,
                 format!(
-                    "{key} is \"{}\" but has letters, digits, '.', '-' and '_' only, at most 64",
+                    "{key} is \"{}\" but may have letters, digits, '.', '-' and '_' only, 1 to 64 of them",
                     value.as_ref()
                 ),
             ),

@@ -251,6 +251,7 @@ impl Thread {
             ToDriver::Unopened(unopened) => self.gateway.set_unopened(now, unopened),
             ToDriver::Addresses(addresses) => self.gateway.set_addresses(now, addresses),
             ToDriver::Listens(listens) => self.gateway.set_listens(now, listens),
+            ToDriver::Hosts(hosts) => self.gateway.set_hosts(now, hosts),
             ToDriver::Unfinished(version) => self.gateway.set_unfinished(now, version),
             ToDriver::Stop => self.gateway.stop(now),
             ToDriver::Drain(drains) => self.gateway.drain_all(now, drains),

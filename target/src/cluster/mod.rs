@@ -29,7 +29,8 @@ use core::ops::RangeInclusive;
 use core::time::Duration;
 use nvmf_cluster::configuration::{Change, Condition, Item};
 use nvmf_cluster::{
-    AnaState, GatewayName, GroupId, Handle, Listens, Object, OpId, Reply, RequestError, Status, Unopened,
+    AnaState, ConnectedHosts, GatewayName, GroupId, Handle, Listens, Object, OpId, Reply, RequestError,
+    Status, Unopened,
 };
 use nvmf_rados::Cluster;
 use serde_json::Value;
@@ -139,6 +140,8 @@ pub enum ToDriver {
     Addresses(Vec<String>),
     /// Whether hosts can connect to this gateway.
     Listens(Listens),
+    /// Which hosts are connected.
+    Hosts(Option<ConnectedHosts>),
     /// The last version of the configuration that took something away which is still under way here.
     Unfinished(Option<u64>),
     /// Give the groups away, and leave.

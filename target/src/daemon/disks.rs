@@ -88,7 +88,8 @@ impl Daemon {
     /// Serves what is open, except for disks that have the UUID of another.
     pub(super) fn settle(&mut self) -> Vec<ExportError> {
         let now = self.common.clock.now();
-        let (opened, mut faults) = self.namespaces.settle(&self.config.subsystems, now);
+        let of_group = self.cluster.as_ref().map_or(&[][..], |cluster| &cluster.claims);
+        let (opened, mut faults) = self.namespaces.settle(&self.config.subsystems, of_group, now);
         if !opened.is_empty() {
             faults.append(&mut self.take_up(opened));
         }

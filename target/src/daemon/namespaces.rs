@@ -12,6 +12,7 @@ use nvmf_config::{Backing, Namespace, Subsystem};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use uuid::Uuid;
 
 /// Disks that are begun to be opened at the same time, at the most.
 const OPENING_MAX: usize = 32;
@@ -237,14 +238,21 @@ impl Namespaces {
         self.held.len()
     }
 
-    /// What of it is to be served, in the order of the file, and what is not because another has its UUID.
-    pub(super) fn settle(&mut self, wanted: &[Subsystem], now: Duration) -> (Vec<Export>, Vec<ExportError>) {
+    /// What of it is to be served, in the order of the file, and what is not because another has its UUID: one that is served
+    /// here, or, as these say, in the group.
+    pub(super) fn settle(
+        &mut self,
+        wanted: &[Subsystem],
+        of_group: &[(Key, Uuid)],
+        now: Duration,
+    ) -> (Vec<Export>, Vec<ExportError>) {
         let mut held = std::mem::take(&mut self.held);
         let is_unwanted = |e: &mut Export| !is_wanted(wanted, &(e.nqn, e.namespace.nsid), &e.namespace);
         self.leaving.extend(held.extract_if(.., is_unwanted));
         let place = |export: &Export| wanted.iter().position(|subsystem| subsystem.nqn == export.nqn);
         held.sort_by_key(|export| (place(export), export.namespace.nsid));
-        let served: Claims = self.open.iter().map(Claim::of).collect();
+        let of_group = of_group.iter().map(|&(key, uuid)| Claim::of_group(key, uuid));
+        let served: Claims = self.open.iter().map(Claim::of).chain(of_group).collect();
         let configured = Claims::configured(wanted);
         let twins = self.faults.values().filter_map(|fault| fault.twin);
         let twins = twins.filter(|twin| !held.iter().any(|export| export.is(&twin.key.0, twin.key.1)));
@@ -541,7 +549,7 @@ mod tests {
                 assert!(Instant::now() < deadline, "it does not open");
                 namespaces.begin(&wanted, now, &waker, &state);
                 assert!(namespaces.collect(&wanted, now).is_empty(), "it finds its own lock");
-                let (opened, _) = namespaces.settle(&wanted, now);
+                let (opened, _) = namespaces.settle(&wanted, &[], now);
                 opened.into_iter().for_each(|export| namespaces.add(export));
                 std::thread::sleep(Duration::from_millis(1));
             }

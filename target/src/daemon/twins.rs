@@ -28,6 +28,11 @@ impl Claim {
         }
     }
 
+    /// Of a namespace that gateways of the group have served under this UUID.
+    pub(super) fn of_group(key: Key, uuid: Uuid) -> Self {
+        Self { key, uuid: uuid.into_bytes(), is_configured: false }
+    }
+
     fn configured(nqn: Nqn, namespace: &Namespace) -> Option<Self> {
         Some(Self { key: (nqn, namespace.nsid), uuid: namespace.uuid?, is_configured: true })
     }

@@ -100,6 +100,9 @@ pub struct Other {
     pub shares: Vec<String>,
     /// Its version.
     pub software: Option<String>,
+    /// How many hosts of the gateway that is asked have no connection to it.
+    #[serde(default)]
+    pub lacks_hosts: usize,
     /// ANA groups that it serves.
     pub groups: Option<usize>,
     /// It gives its ANA groups away, and takes none.
@@ -188,6 +191,7 @@ impl fmt::Display for ClusterStatus {
                 shares,
                 software,
                 groups,
+                lacks_hosts,
                 leaving,
                 trouble,
                 applied,
@@ -211,6 +215,13 @@ impl fmt::Display for ClusterStatus {
             writeln!(f)?;
             if !shares.is_empty() {
                 writeln!(f, "  hosts reach it or this gateway, not both, at {}", shares.join(" "))?;
+            }
+            if *lacks_hosts > 0 {
+                writeln!(
+                    f,
+                    "  {lacks_hosts} host(s) connected here have no connection to it, and lose what moves there: balance gives \
+                     it nothing of this gateway's"
+                )?;
             }
             trouble.iter().try_for_each(|trouble| writeln!(f, "  cannot take ANA groups now: {trouble}"))?;
         }

@@ -18,6 +18,7 @@ use nvmf_cluster::status::OtherStatus;
 use nvmf_cluster::{GatewayName, GroupId, RequestError, Status};
 use nvmf_subsystem::Nqn;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// What is said where something is asked that a group decides by itself.
 pub(in crate::daemon) const REFUSED_IN_A_GROUP: &str = "the group of gateways decides which of them serves an ANA group: use `nvmf-target \
@@ -28,7 +29,7 @@ pub(super) const NO_GROUP: &str =
     "this target is of no group of gateways: its configuration has no [cluster]";
 
 /// How often an edit is made again, where others have changed the same item meanwhile.
-const EDITS_MAX: usize = 5;
+const EDITS_MAX: usize = 32;
 
 /// What the group said to requests.
 pub(super) type Answers = BTreeMap<Ticket, Result<u64, RequestError>>;
@@ -40,6 +41,8 @@ pub(in crate::daemon) struct Asking {
     /// The edit that it came from, if it may be made again, and how often it was made.
     edit: Option<Edit>,
     edits: usize,
+    /// ANA groups that were chosen for namespaces which it adds.
+    pub(super) placed: Vec<Arc<u32>>,
     until: Duration,
     look_at: Duration,
     /// Why an ANA group has not moved yet.
@@ -87,6 +90,7 @@ impl Asking {
             then,
             edit: None,
             edits: 1,
+            placed: Vec::new(),
             until: now + GROUP_TIMEOUT,
             look_at: now,
             why: None,
@@ -238,6 +242,7 @@ impl Daemon {
                     && (*version > 0 || read == 0)
                     && let Some(edit) = asking.edit.take()
                 {
+                    asking.placed.clear();
                     let again = self.change_group(&edit)?;
                     changing.items = again.items;
                     let edits = asking.edits + 1;

@@ -3,7 +3,7 @@
 use super::super::apply::Origin;
 use super::super::changing::{Asker, Changing};
 use super::super::{Daemon, disks::error_text};
-use super::duplicates::rank;
+use super::duplicates::{claims_of_served, rank};
 use super::{images::item, keys, known};
 use crate::cluster::Shared;
 use crate::control::request::change::{Item as ChangeItem, Outcome};
@@ -82,6 +82,7 @@ impl Daemon {
         cluster.converging = Some(op);
         let before = core::mem::replace(&mut cluster.shared, *shared);
         cluster.known = known::known(&cluster.shared.items);
+        cluster.claims = claims_of_served(&cluster.shared.items);
         cluster.items = config.items().unwrap_or_default();
         cluster.left_out = left_out;
         // Before a subsystem is there that a host without its key could connect to.

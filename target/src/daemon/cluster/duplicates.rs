@@ -1,14 +1,16 @@
-//! An image is in the group's configuration once. Two that add it at the same time, at different gateways, are told apart where the
-//! configuration is stored: the second fails. Where it is there twice all the same (by an older version, or by hand), the
-//! namespace that has been served goes on.
+//! An image is in the group's configuration once, and no two namespaces have one UUID. Two that add it at the same time, at different
+//! gateways, are told apart where the configuration is stored: the second fails. Where it is there twice all the same (by an
+//! older version, or by hand), the namespace that has been served goes on.
 
 use super::Membership;
-use super::known::{SIZE, is_known, namespace_of, size_of};
+use super::images::Key;
+use super::known::{SIZE, is_known, key_of_item, namespace_of, size_of};
 use crate::cluster::Request;
 use nvmf_cluster::configuration::{Change, Condition, Item};
 use nvmf_config::Rbd;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use uuid::Uuid;
 
 type Items = BTreeMap<String, Item>;
 
@@ -30,7 +32,78 @@ fn identity(key: &str, value: &Value) -> Option<String> {
     known.as_str().map(str::to_owned)
 }
 
-/// Has the group make these changes, if images that they add are those of no other namespace by then.
+/// The UUID by which hosts know a namespace, as its item or what is known of its image says, and the namespace's item.
+fn claim(key: &str, value: &Value) -> Option<(Uuid, String)> {
+    let namespace = if is_known(key) { namespace_of(key)? } else { key.to_owned() };
+    let uuid = value.get("uuid").filter(|_| namespace.starts_with(NAMESPACE))?;
+    Some((uuid.as_str()?.parse().ok()?, namespace))
+}
+
+/// UUIDs that these changes give to namespaces, with these.
+struct Claims {
+    given: BTreeMap<Uuid, String>,
+    changed: BTreeSet<String>,
+    removed: BTreeSet<String>,
+}
+
+impl Claims {
+    fn of(changes: &[Change]) -> Self {
+        let keys = |is_set: bool| {
+            let those = changes.iter().filter(move |change| change.value.is_some() == is_set);
+            those.map(|change| change.key.clone())
+        };
+        let given = changes.iter().filter_map(|change| claim(&change.key, change.value.as_ref()?));
+        Self { given: given.collect(), changed: keys(true).collect(), removed: keys(false).collect() }
+    }
+
+    /// That none of them is another namespace's.
+    fn are_free(&self, items: &Items) -> Result<(), String> {
+        if self.given.is_empty() {
+            return Ok(());
+        }
+        for (key, item) in items {
+            let Some((uuid, namespace)) = claim(key, &item.value) else { continue };
+            let Some(own) = self.given.get(&uuid).filter(|own| **own != namespace) else { continue };
+            // What goes makes room, and what is known of a namespace that is gone holds nothing up.
+            let is_changed = self.changed.contains(key) || self.removed.contains(key);
+            if is_changed || self.removed.contains(&namespace) || !items.contains_key(&namespace) {
+                continue;
+            }
+            // One that has it already keeps it, and may be changed.
+            let of_own = [Some(own.clone()), size_of(own)].into_iter().flatten();
+            let mut before = of_own.filter_map(|key| claim(&key, &items.get(&key)?.value));
+            if !before.any(|(had, _)| had == uuid) {
+                return Err(format!(
+                    "UUID {uuid} is that of {} already: hosts would take the two for one disk. Leave `uuid` out, or give \
+                     another",
+                    name(&namespace)
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// That UUIDs which these changes give to namespaces are those of no others; else what is said to people.
+pub(super) fn uuids_are_free(changes: &[Change], items: &Items) -> Result<(), String> {
+    Claims::of(changes).are_free(items)
+}
+
+/// Which namespaces have been served under which UUIDs. Where one is that of two, the one that was so first has it.
+pub(super) fn claims_of_served(items: &Items) -> Vec<(Key, Uuid)> {
+    let mut served: BTreeMap<Uuid, (u64, Key)> = BTreeMap::new();
+    for (key, item) in items.iter().filter(|(key, _)| is_known(key)) {
+        let Some((uuid, namespace)) = claim(key, &item.value) else { continue };
+        let Some(key) = key_of_item(&namespace).filter(|_| items.contains_key(&namespace)) else { continue };
+        let first = served.entry(uuid).or_insert((item.version, key));
+        if item.version < first.0 {
+            *first = (item.version, key);
+        }
+    }
+    served.into_iter().map(|(uuid, (_, key))| (key, uuid)).collect()
+}
+
+/// Has the group make these changes, if images and UUIDs that they add are those of no other namespace by then.
 pub(super) fn request(changes: Vec<Change>) -> Request {
     let is_set = |change: &&Change| change.value.is_some();
     let images = changes
@@ -41,7 +114,8 @@ pub(super) fn request(changes: Vec<Change>) -> Request {
     // Whatever their names are by now.
     let identities: BTreeSet<String> =
         changes.iter().filter_map(|change| identity(&change.key, change.value.as_ref()?)).collect();
-    if images.is_empty() && identities.is_empty() {
+    let claims = Claims::of(&changes);
+    if images.is_empty() && identities.is_empty() && claims.given.is_empty() {
         return Request::Edit(changes);
     }
     let changed: Vec<String> = changes.iter().map(|change| change.key.clone()).collect();
@@ -66,7 +140,7 @@ pub(super) fn request(changes: Vec<Change>) -> Request {
                 return Err(format!("image {image} is there already, as {}", name(key)));
             }
         }
-        Ok(())
+        claims.are_free(items)
     };
     Request::EditIf(changes, Condition::new(are_free))
 }
@@ -175,6 +249,56 @@ mod tests {
         assert_eq!(add("u2", &[]), Ok(()));
         let (namespace, size) = (key(30), format!("size/{NQN}/30"));
         assert_eq!(add("u1", &[(&namespace, None), (&size, None)]), Ok(()), "what goes makes room");
+    }
+
+    /// Namespace 30 has been served under `USUAL`, that of its image; namespace 31 is to have `GIVEN`.
+    const USUAL: &str = "11111111-1111-1111-1111-111111111111";
+    const GIVEN: &str = "22222222-2222-2222-2222-222222222222";
+
+    fn with_uuids() -> Items {
+        let mut items = items(&[(30, "a", 5), (31, "b", 6)]);
+        items.get_mut(&key(31)).unwrap().value["uuid"] = json!(GIVEN);
+        items.insert(format!("size/{NQN}/30"), Item { version: 7, value: json!({ "uuid": USUAL }) });
+        items
+    }
+
+    #[test]
+    fn uuid_of_another_namespace_is_refused() {
+        let asked = |changes: &[Change]| match request(changes.to_vec()) {
+            Request::EditIf(_, condition) => condition.look_at(&with_uuids()),
+            _ => Ok(()),
+        };
+        let set = |nsid: u32, image: &str, uuid: &str| {
+            let mut change = set(nsid, Some(image));
+            change.value.as_mut().unwrap()["uuid"] = json!(uuid);
+            change
+        };
+        for (uuid, nsid) in [(USUAL, 30), (GIVEN, 31)] {
+            let text = asked(&[set(10, "c", uuid)]).unwrap_err();
+            assert!(text.contains(&format!("UUID {uuid} is that of namespace {nsid} of {NQN}")), "{text}");
+            let size = json!({ "uuid": uuid.to_uppercase() });
+            let of_image = Change { key: format!("size/{NQN}/10"), value: Some(size), expect: None };
+            assert_eq!(asked(&[super::tests::set(10, Some("c")), of_image]), Err(text), "that of its image");
+        }
+        assert_eq!(asked(&[set(10, "c", "33333333-3333-3333-3333-333333333333")]), Ok(()));
+        assert_eq!(asked(&[set(30, "a", USUAL)]), Ok(()), "its own, said now");
+        assert_eq!(asked(&[set(31, "b", GIVEN)]), Ok(()), "as it is");
+        assert_eq!(
+            asked(&[super::tests::set(30, None), set(10, "c", USUAL)]),
+            Ok(()),
+            "what goes makes room"
+        );
+    }
+
+    #[test]
+    fn uuid_that_a_namespace_has_been_served_under_stays_its() {
+        let mut items = with_uuids();
+        let claim = |nsid: u32, uuid: &str| ((NQN.parse().unwrap(), nsid), uuid.parse().unwrap());
+        assert_eq!(claims_of_served(&items), [claim(30, USUAL)]);
+        // By an older version: the first one has it. What is known of a namespace that is gone is no claim.
+        items.insert(format!("size/{NQN}/31"), Item { version: 8, value: json!({ "uuid": USUAL }) });
+        items.insert(format!("size/{NQN}/32"), Item { version: 8, value: json!({ "uuid": GIVEN }) });
+        assert_eq!(claims_of_served(&items), [claim(30, USUAL)]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use super::super::changing::Changing;
 use super::super::plan::Change as Planned;
 use super::super::{Daemon, apply::Origin};
 use super::converging::{configuration, remedy};
+use super::duplicates::uuids_are_free;
 use super::images::{Key, item};
 use super::known::{self, Known};
 use super::taking_away::takes_away;
@@ -15,6 +16,7 @@ use nvmf_config::{Config, Draft, DraftError, Items};
 use nvmf_subsystem::Nqn;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
 
 /// An edit that can be made again, to what others have changed meanwhile.
 pub(in crate::daemon) type Edit = Box<dyn Fn(&mut Draft) -> Result<(), DraftError>>;
@@ -44,22 +46,46 @@ impl Daemon {
         let wanted = self.wanted_of_group().unwrap_or_else(|| self.config.clone());
         let mut draft = Draft::of(&wanted).map_err(|error| refused(error.to_string()))?;
         edit(&mut draft).map_err(|error| refused(error.to_string()))?;
+        let placed = self.place(&mut draft);
         let asked = draft.check().map_err(|error| refused(error.to_string()))?;
         if asked.own_part() != wanted.own_part() {
             let own = Config { subsystems: self.config.subsystems.clone(), ..asked };
             return Ok(self.apply(&own, Origin::Command, None));
         }
-        self.ask_for(&asked)
+        let mut changing = self.ask_for(&asked)?;
+        if let Some(asking) = &mut changing.asking {
+            asking.placed = placed;
+        }
+        Ok(changing)
+    }
+
+    /// Chooses ANA groups for namespaces that are added without one, each time that the edit is made. What this gateway asks for
+    /// meanwhile counts as long as what is returned for it exists.
+    fn place(&mut self, draft: &mut Draft) -> Vec<Arc<u32>> {
+        let mut placed = Vec::new();
+        while let Some(namespace) = draft.unplaced() {
+            let Some(group) = self.least_loaded_group() else {
+                namespace.remove("ana_group");
+                continue;
+            };
+            namespace.insert("ana_group".into(), i64::from(group).into());
+            let group = Arc::new(group);
+            self.cluster.iter_mut().for_each(|cluster| cluster.placing.push(Arc::downgrade(&group)));
+            placed.push(group);
+        }
+        placed
     }
 
     /// The ANA group for a namespace that is added without one, in a group of gateways.
-    pub(in crate::daemon) fn least_loaded_group(&self) -> Option<u32> {
-        let groups = self.cluster.as_ref()?.shared.ana_groups;
+    fn least_loaded_group(&mut self) -> Option<u32> {
         let wanted = self.wanted_of_group()?;
+        let cluster = self.cluster.as_mut()?;
+        cluster.placing.retain(|group| group.strong_count() > 0);
+        let placing: Vec<_> = cluster.placing.iter().filter_map(Weak::upgrade).map(|group| *group).collect();
         let namespaces = wanted.subsystems.iter().flat_map(|subsystem| &subsystem.namespaces);
-        let mut loads: BTreeMap<u32, usize> = (1..=groups).map(|id| (id, 0)).collect();
-        for namespace in namespaces {
-            if let Some(load) = loads.get_mut(&namespace.ana_group) {
+        let mut loads: BTreeMap<u32, usize> = (1..=cluster.shared.ana_groups).map(|id| (id, 0)).collect();
+        for group in namespaces.map(|namespace| namespace.ana_group).chain(placing) {
+            if let Some(load) = loads.get_mut(&group) {
                 *load += 1;
             }
         }
@@ -224,7 +250,7 @@ impl super::Membership {
         let changes = changes.map_err(|error| error.to_string())?;
         match changes.iter().find_map(|change| self.overwrites(change)) {
             Some(text) => Err(text),
-            None => Ok(changes),
+            None => uuids_are_free(&changes, &self.shared.items).map(|()| changes),
         }
     }
 
@@ -329,7 +355,27 @@ fn differences(
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::{NQN, gateway};
     use super::*;
+    use core::time::Duration;
+
+    #[test]
+    fn namespaces_that_are_asked_for_at_the_same_time_are_in_different_groups() {
+        let mut daemon = gateway();
+        let mut add = |nsid: u32| {
+            let mut draft = Draft::of(&daemon.wanted_of_group().unwrap()).unwrap();
+            let table = format!("nsid = {nsid}\nana_group = \"any\"\nrbd = {{ image = \"i{nsid}\" }}");
+            draft.add_namespace(NQN, table.parse().unwrap()).unwrap();
+            let placed = daemon.place(&mut draft);
+            (draft.namespace(NQN, nsid).unwrap()["ana_group"].as_integer().unwrap(), placed)
+        };
+        let (first, second) = (add(11), add(12));
+        assert_ne!(first.0, second.0);
+        let (free, of_second) = second;
+        drop(of_second);
+        assert_eq!(add(13).0, free, "what has come to nothing does not count");
+        daemon.stop(Duration::ZERO);
+    }
 
     #[test]
     fn new_namespace_goes_to_the_gateway_with_the_fewest_and_there_to_the_group_with_the_fewest() {

@@ -7,10 +7,11 @@ use crate::cluster::{Advertised, ToDriver};
 use crate::ports::Served;
 use crate::settings::in_capsule_data;
 use core::time::Duration;
-use nvmf_cluster::Listens;
+use nvmf_cluster::{ConnectedHosts, Listens};
 use nvmf_config::{Listener, Tls, Transport};
-use nvmf_subsystem::{PortConcatenation, RdmaProviderType};
+use nvmf_subsystem::{Nqn, PortConcatenation, RdmaProviderType};
 use std::collections::BTreeMap;
+use uuid::Uuid;
 
 /// Ports of the other gateways have numbers from this one on.
 const FIRST_PORT: u16 = 1 << 12;
@@ -18,6 +19,8 @@ const FIRST_PORT: u16 = 1 << 12;
 const SILENT_MAX: Duration = Duration::from_secs(3);
 /// After a start for so long: others wait for what it had.
 const STARTS_FOR: Duration = Duration::from_secs(10);
+/// Which hosts are connected is looked at so often.
+const HOSTS_INTERVAL: Duration = Duration::from_secs(1);
 /// As many as a registry takes.
 const PORTS_MAX: usize = 64;
 
@@ -65,6 +68,33 @@ impl Daemon {
             cluster.driver.tell(ToDriver::Listens(listens));
         }
     }
+}
+
+impl Daemon {
+    /// Tells the group which hosts are connected, now and then, when that has changed.
+    pub(super) fn tell_hosts(&mut self) {
+        let now = self.common.clock.now();
+        if self.cluster.as_ref().is_none_or(|cluster| now < cluster.look_at_hosts) {
+            return;
+        }
+        let hosts = {
+            let registry = self.registry();
+            let with_queues = registry.associations().filter(|it| it.io_queues() > 0);
+            ConnectedHosts::of(with_queues.map(|it| number_of_host(it.host_nqn(), it.subsystem_nqn())))
+        };
+        let Some(cluster) = &mut self.cluster else { return };
+        cluster.look_at_hosts = now + HOSTS_INTERVAL;
+        if cluster.hosts != hosts {
+            cluster.hosts.clone_from(&hosts);
+            cluster.driver.tell(ToDriver::Hosts(hosts));
+        }
+    }
+}
+
+/// By which all gateways know a host at a subsystem. That two have one number is rare, and costs no more than that one of them is
+/// not seen.
+fn number_of_host(host: &Nqn, subsystem: &Nqn) -> u32 {
+    Uuid::new_v5(&Uuid::NAMESPACE_URL, format!("{host} {subsystem}").as_bytes()).as_fields().0
 }
 
 /// Whether hosts can connect. A listener that is changed, or whose address is gone for a moment, moves no ANA group; and one

@@ -243,6 +243,7 @@ mod tests {
             shares: Vec::new(),
             software: None,
             groups: Some(0),
+            lacks_hosts: 0,
             leaving: trouble.is_some(),
             trouble: trouble.map(str::to_owned),
             applied: None,

@@ -4,6 +4,7 @@ use super::Membership;
 use crate::cluster::{self, Advertised, Place, Shared};
 use crate::control::Waker;
 use crate::state::StateDirectory;
+use core::time::Duration;
 use nvmf_backend::ClusterSpec;
 use nvmf_cluster::{BootId, GatewayName, Identity, InvalidName, Listens, Process};
 use nvmf_config::{Cluster, Config, Listener};
@@ -65,10 +66,14 @@ impl Membership {
             unopened: BTreeMap::new(),
             answers: BTreeMap::new(),
             known: BTreeMap::new(),
+            placing: Vec::new(),
+            claims: Vec::new(),
             noting: Default::default(),
             elsewhere: Default::default(),
             told,
             listens: Listens::NotYet,
+            hosts: None,
+            look_at_hosts: Duration::ZERO,
             unfinished: super::unfinished::UnfinishedVersions::default(),
             silent_since: None,
             has_listened: false,

@@ -55,7 +55,7 @@ use core::time::Duration;
 use images::Images;
 use looking::Look;
 use nvmf_backend::ClusterSpec;
-use nvmf_cluster::{AnaState, GroupId, Handle, Listens, OpId, Unopened};
+use nvmf_cluster::{AnaState, ConnectedHosts, GroupId, Handle, Listens, OpId, Unopened};
 use nvmf_config::Items;
 use nvmf_rados::boottime;
 use nvmf_subsystem::Nqn;
@@ -108,6 +108,10 @@ pub(super) struct Membership {
     answers: Answers,
     /// What the group knows of images.
     known: BTreeMap<images::Key, known::Known>,
+    /// ANA groups of namespaces that this gateway asks the group to serve, and that are not there yet.
+    placing: Vec<std::sync::Weak<u32>>,
+    /// Which namespaces have which UUIDs, by what is known: nobody else gets them.
+    pub(in crate::daemon) claims: Vec<(images::Key, uuid::Uuid)>,
     /// What it is told of them, and the namespaces that hosts see by what it knows.
     noting: known::Noting,
     elsewhere: BTreeSet<(Nqn, u32, [u8; 16])>,
@@ -115,6 +119,9 @@ pub(super) struct Membership {
     told: Vec<String>,
     /// Whether hosts can connect to it, as the group's thread was told; and since when none of its listeners is up.
     listens: Listens,
+    /// Which hosts are connected, as it was told last, and when that is looked at again.
+    hosts: Option<ConnectedHosts>,
+    look_at_hosts: Duration,
     unfinished: unfinished::UnfinishedVersions,
     silent_since: Option<Duration>,
     has_listened: bool,
@@ -200,6 +207,7 @@ impl Daemon {
             self.listen_if_ready();
         }
         self.tell_addresses();
+        self.tell_hosts();
     }
 
     fn on_group_message(&mut self, message: ToDaemon) {

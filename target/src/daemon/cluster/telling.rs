@@ -182,7 +182,9 @@ fn cannot_ask(status: &Status) -> Option<Fault> {
 
 fn owners(status: Status) -> BTreeMap<u32, Owner> {
     let Status { gateway, state, groups, .. } = status;
-    let owned = groups.into_iter().filter(|(_, group)| group.state == "owned");
+    // While this gateway is suspended, who serves is not known: who did is told.
+    let serves = |group: &GroupStatus| group.served || state == "suspended";
+    let owned = groups.into_iter().filter(|(_, group)| group.state == "owned" && serves(group));
     let owner = |(id, group): (GroupId, GroupStatus)| {
         let owner = group.gateway?;
         let meanwhile = if owner == gateway { NamespaceState::Suspended } else { NamespaceState::Unknown };
@@ -244,6 +246,7 @@ mod tests {
             shares: Vec::new(),
             software: None,
             groups: Some(0),
+            lacks_hosts: 0,
             leaving: false,
             listens: Listens::Yes,
             trouble: trouble.map(str::to_owned),
@@ -270,7 +273,7 @@ mod tests {
 
     #[test]
     fn suspended_gateway_says_of_no_namespace_that_it_is_served_and_is_asked_for_nothing() {
-        let group = |gateway: &str| GroupStatus {
+        let group = |gateway: &str, served: bool| GroupStatus {
             state: "owned",
             gateway: GatewayName::new(gateway).ok(),
             address: None,
@@ -281,10 +284,10 @@ mod tests {
             refused: None,
             unopened: 0,
             lacks: Vec::new(),
-            served: false,
+            served,
             why: None,
         };
-        let status = |state: &'static str| Status {
+        let status = |state: &'static str, served: bool| Status {
             gateway: GatewayName::new("gw1").unwrap(),
             boot: BootId("run".to_owned()),
             state,
@@ -294,7 +297,7 @@ mod tests {
             lease_ms: None,
             others: BTreeMap::new(),
             as_of_s: None,
-            groups: [(GroupId(1), group("gw1")), (GroupId(2), group("gw2"))].into(),
+            groups: [(GroupId(1), group("gw1", served)), (GroupId(2), group("gw2", served))].into(),
             configuration: ConfigurationStatus {
                 version: 1,
                 applied: Some(1),
@@ -303,12 +306,18 @@ mod tests {
                 waiting: 0,
             },
         };
-        let meanwhile = |state| owners(status(state)).into_values().map(|(.., it)| it).collect::<Vec<_>>();
-        assert_eq!(meanwhile("suspended"), [Some(NamespaceState::Suspended), Some(NamespaceState::Unknown)]);
-        assert_eq!(meanwhile("member"), [None, None]);
-        let text = cannot_ask(&status("suspended")).unwrap().message;
+        let meanwhile = |state, served| {
+            owners(status(state, served)).into_values().map(|(.., it)| it).collect::<Vec<_>>()
+        };
+        assert_eq!(
+            meanwhile("suspended", false),
+            [Some(NamespaceState::Suspended), Some(NamespaceState::Unknown)]
+        );
+        assert_eq!(meanwhile("member", true), [None, None]);
+        assert_eq!(meanwhile("member", false), [], "their leases have expired: nobody serves them");
+        let text = cannot_ask(&status("suspended", false)).unwrap().message;
         assert!(text.starts_with("nothing was changed: this gateway is suspended: its lease was"), "{text}");
-        assert!(cannot_ask(&status("drained")).is_none());
+        assert!(cannot_ask(&status("drained", true)).is_none());
     }
 
     #[test]

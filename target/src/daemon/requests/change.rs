@@ -55,8 +55,8 @@ impl Daemon {
         match request {
             NamespaceRequest::Add(add) => {
                 let mut table = namespace(add)?;
-                if let Some(group) = self.least_loaded_group().filter(|_| add.ana_group.is_none()) {
-                    table.insert("ana_group".into(), i64::from(group).into());
+                if self.cluster.is_some() && add.ana_group.is_none() {
+                    table.insert("ana_group".into(), Draft::ANY_ANA_GROUP.into());
                 }
                 let (subsystem, nsid) = (add.subsystem.clone(), add.nsid);
                 let taken = self.nsids_left_out(&subsystem);

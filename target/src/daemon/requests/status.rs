@@ -88,7 +88,7 @@ impl Daemon {
             let is_served = open.is_some_and(|export| self.image_fault(export).is_none()) && lacks.is_none();
             let state = match owner.and_then(|(.., suspended)| *suspended) {
                 Some(state) if is_served => state,
-                _ if is_served => NamespaceState::Served,
+                _ if is_served && (owner.is_some() || self.cluster.is_none()) => NamespaceState::Served,
                 _ => NamespaceState::Waiting,
             };
             let fault = match open {
