@@ -219,6 +219,9 @@ impl Daemon {
             let opened = Disk::open(&spec, namespace.block_size, true);
             let known = opened.map_err(|error| error_text(&error)).and_then(|disk| {
                 cached(&disk).map_or(Ok(()), |text| Err(text.to_owned()))?;
+                if !namespace.read_only && image.snapshot.is_none() {
+                    disk.check_writable().map_err(|error| error.to_string())?;
+                }
                 // What a snapshot has does not change.
                 let ours = ours.filter(|_| image.snapshot.is_none());
                 let beside = ours.and_then(|ours| others_at(&disk, &image, &ours));
