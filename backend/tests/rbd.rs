@@ -318,14 +318,16 @@ fn fenced_client_has_a_path_error_and_a_new_one_serves() {
     let spec = ClusterSpec { conf: Some(copy.path().into()), ..cluster() };
     let source = ImageSource { cluster: spec.clone(), ..image.source() };
     let open = || Disk::open(&DiskSpec::Rbd(source.clone()), None, false).unwrap();
-    let mut devices = devices(&open());
+    let disk = open();
+    let mut devices = devices(&disk);
     let (_memory, from) = buffer(&mut devices, 4096);
     let range = BlockRange::new(0, 1);
     let write = BlockOp::Write { range, from, fua: false };
     assert_eq!(run(&mut devices, write), Ok(()));
     let shared = Cluster::shared(&spec).unwrap();
+    let address = shared.address().unwrap();
     let other = Cluster::connect(&cluster()).unwrap();
-    other.blocklist_add(&shared.address().unwrap(), Duration::from_secs(60)).unwrap();
+    other.blocklist_add(&address, Duration::from_secs(60)).unwrap();
     other.wait_for_latest_osdmap().unwrap();
     let ops = [write, BlockOp::Read { range, into: from }, BlockOp::Compare { range, with: from }, write];
     // An OSD refuses once it knows, which a request of somebody who knows brings to it, or a moment.
@@ -336,8 +338,16 @@ fn fenced_client_has_a_path_error_and_a_new_one_serves() {
     for op in ops {
         assert_eq!(run(&mut devices, op), Err(BlockError::Path), "{op:?}");
     }
-    assert!(shared.is_fenced());
-    drop(devices);
+    assert!(shared.is_fenced() && disk.is_fenced());
+    // The cluster takes it in again, but librbd does not.
+    ceph("ceph", &["osd", "blocklist", "rm", &address]);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while disk.presence().is_err() {
+        assert!(Instant::now() < deadline, "the fence does not end");
+    }
+    assert_eq!(run(&mut devices, write), Err(BlockError::Path));
+    assert!(disk.is_fenced());
+    drop((devices, disk));
     // Opened anew, it is on a new connection.
     let mut again = self::devices(&open());
     let (_memory, from) = buffer(&mut again, 4096);

@@ -288,6 +288,13 @@ impl Disk {
         matches!(&self.0.kind, Kind::Image(disk) if disk.image.is_removed())
     }
 
+    /// Whether the cluster has fenced the client that an image is open by, at any time since. librbd writes no more then, also
+    /// when the fence has ended: only another connection can.
+    #[must_use]
+    pub fn is_fenced(&self) -> bool {
+        matches!(&self.0.kind, Kind::Image(disk) if disk.image.cluster().is_fenced())
+    }
+
     /// Whether writes of an image that was opened for reading would end if it were opened for writing. Blocks.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 //! | `start` | the order of a start |
 //! | `namespaces`, `disks` | which namespaces are open, opening, leaving; taking them up and taking them away |
 //! | `sizes` | disks that grow or shrink |
+//! | `fences` | images whose client was fenced |
 //! | `health` | what hosts are told of the disks' temperature and wear |
 //! | `twins` | disks that bear one UUID |
 //! | `ana` | how the namespaces of a group are reached through a listener |
@@ -36,6 +37,7 @@ mod cluster;
 mod differences;
 mod discovery;
 mod disks;
+mod fences;
 mod health;
 mod host_key;
 mod keys;
@@ -252,6 +254,7 @@ impl Daemon {
         self.collect_sizes();
         self.collect_addresses();
         self.look_at_changed();
+        self.note_fenced();
         self.log_slow_disks();
         self.watch_health();
         self.show_observed();

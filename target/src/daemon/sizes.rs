@@ -11,6 +11,7 @@ use super::Daemon;
 use super::apply::{Origin, held};
 use super::changing::{Changing, Pending};
 use super::disks::fault;
+use super::fences::fenced;
 use crate::barrier::Scope;
 use crate::control::Waker;
 use crate::control::protocol::Fault;
@@ -214,6 +215,8 @@ impl Daemon {
                 text = text.or(Some(format!("the size of {} cannot be read: {error}", export.backing())))
             }
         }
+        // Whatever else was found: that is why.
+        text = fenced(&export).or(text);
         if let Some(text) = text.as_ref().filter(|text| again || export.look_fault.as_ref() != Some(text)) {
             tracing::error!("{} namespace {}: {text}", export.nqn, export.namespace.nsid);
         }
