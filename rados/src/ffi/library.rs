@@ -9,7 +9,7 @@ use thiserror::Error;
 /// A library that Ceph is used by is not on this machine.
 #[derive(Debug, Clone, Error)]
 #[error(
-    "{library} cannot be loaded ({reason}): install it (Debian, Ubuntu: apt install librbd1 librados2; Fedora, RHEL: dnf install librbd1 librados2)"
+    "{library} cannot be loaded ({reason}): install it, or what it needs (Debian, Ubuntu: apt install librbd1 librados2; Fedora, RHEL: dnf install librbd1 librados2)"
 )]
 pub struct NoLibrary {
     /// Which.
@@ -87,7 +87,7 @@ macro_rules! functions {
                         // SAFETY: the symbol is a function of that signature in every release of Ceph since Octopus; the
                         // library is never unloaded.
                         let found = unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) };
-                        *found.map_err(|error| NoLibrary { library: $library, reason: error.to_string() })?
+                        *found.map_err(|error| NoLibrary { library: $library, reason: reason(&error) })?
                     },)+
                     $($later: {
                         // SAFETY: as above.
@@ -206,14 +206,27 @@ functions! {
 
 /// librados, loaded once in the life of the process.
 pub(super) fn rados() -> Result<&'static Rados, NoLibrary> {
-    static FUNCTIONS: OnceLock<Result<Rados, NoLibrary>> = OnceLock::new();
-    FUNCTIONS.get_or_init(Rados::load).as_ref().map_err(Clone::clone)
+    static FUNCTIONS: OnceLock<Rados> = OnceLock::new();
+    kept(&FUNCTIONS, Rados::load)
 }
 
 /// librbd, likewise.
 pub(super) fn rbd() -> Result<&'static Rbd, NoLibrary> {
-    static FUNCTIONS: OnceLock<Result<Rbd, NoLibrary>> = OnceLock::new();
-    FUNCTIONS.get_or_init(Rbd::load).as_ref().map_err(Clone::clone)
+    static FUNCTIONS: OnceLock<Rbd> = OnceLock::new();
+    kept(&FUNCTIONS, Rbd::load)
+}
+
+/// What was loaded. What could not be is tried again the next time: it may have been installed since.
+fn kept<T>(
+    place: &'static OnceLock<T>,
+    load: impl FnOnce() -> Result<T, NoLibrary>,
+) -> Result<&'static T, NoLibrary> {
+    if let Some(loaded) = place.get() {
+        return Ok(loaded);
+    }
+    // Of two threads that load it at the same time, one finds that of the other: it is the same library.
+    let loaded = load()?;
+    Ok(place.get_or_init(|| loaded))
 }
 
 /// One of them is loaded.
@@ -236,9 +249,13 @@ fn open(library: &'static str) -> Result<&'static Library, NoLibrary> {
     // SAFETY: the initialisers of these two libraries set up static objects of their own, and nothing that a Rust
     // program must fear.
     let loaded = unsafe { Library::new(library) };
-    loaded
-        .map(|it| &*Box::leak(Box::new(it)))
-        .map_err(|error| NoLibrary { library, reason: error.to_string() })
+    loaded.map(|it| &*Box::leak(Box::new(it))).map_err(|error| NoLibrary { library, reason: reason(&error) })
+}
+
+/// The loader's own words: a library that is installed may lack one that it needs.
+fn reason(error: &libloading::Error) -> String {
+    let cause = core::error::Error::source(error);
+    cause.map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 #[cfg(test)]
@@ -249,5 +266,15 @@ mod tests {
     fn missing_library_is_named_with_its_package() {
         let error = open("libnobodyhasthis.so.9").unwrap_err().to_string();
         assert!(error.contains("libnobodyhasthis.so.9") && error.contains("apt install librbd1"), "{error}");
+        assert!(error.contains("No such file or directory"), "what the loader says is left out: {error}");
+    }
+
+    #[test]
+    fn library_that_is_installed_later_is_loaded_then_and_once() {
+        static PLACE: OnceLock<u8> = OnceLock::new();
+        let missing = || Err(NoLibrary { library: "librbd.so.1", reason: "no such file".to_owned() });
+        assert!(kept(&PLACE, missing).is_err() && kept(&PLACE, missing).is_err());
+        assert_eq!(kept(&PLACE, || Ok(7)).unwrap(), &7);
+        assert_eq!(kept(&PLACE, missing).unwrap(), &7);
     }
 }
