@@ -356,6 +356,47 @@ fn fenced_client_has_a_path_error_and_a_new_one_serves() {
 
 #[test]
 #[ignore = "needs a Ceph cluster, named by NVMF_TEST_CEPH"]
+fn image_is_opened_when_capabilities_are_given_though_another_keeps_the_connection() {
+    let (user, folder) = (format!("part-{}", std::process::id()), tempfile::tempdir().unwrap());
+    let keyring = folder.path().join("keyring");
+    let (client, file) = (format!("client.{user}"), keyring.to_str().unwrap());
+    let in_one = "profile rbd pool=rbd namespace=one";
+    for namespace in ["one", "two"] {
+        ceph("rbd", &["namespace", "create", &format!("rbd/{namespace}")]);
+        ceph("rbd", &["create", "--size", "8M", &format!("rbd/{namespace}/image")]);
+    }
+    ceph("ceph", &["auth", "get-or-create", &client, "mon", "profile rbd", "osd", in_one, "-o", file]);
+    let cluster = ClusterSpec { user, keyring: Some(keyring), ..cluster() };
+    let open = |namespace: &str| {
+        let (image, namespace) = ("image".into(), Some(namespace.into()));
+        let cluster = cluster.clone();
+        let pool = "rbd".into();
+        let source = ImageSource { cluster, pool, namespace, image, snapshot: None, encryption: None };
+        Disk::open(&DiskSpec::Rbd(source), None, false)
+    };
+    let first = open("one").unwrap();
+    assert!(open("two").unwrap_err().to_string().contains("ceph auth get client.part-"));
+    let in_both = format!("{in_one}, profile rbd pool=rbd namespace=two");
+    ceph("ceph", &["auth", "caps", &client, "mon", "profile rbd", "osd", &in_both]);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let second = loop {
+        match open("two") {
+            Ok(disk) => break disk,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        std::thread::sleep(Duration::from_secs(1));
+    };
+    assert_eq!(first.presence().unwrap(), Presence::There, "what is open goes on");
+    drop((first, second));
+    for namespace in ["one", "two"] {
+        ceph("rbd", &["rm", "--no-progress", &format!("rbd/{namespace}/image")]);
+        ceph("rbd", &["namespace", "remove", &format!("rbd/{namespace}")]);
+    }
+    ceph("ceph", &["auth", "rm", &client]);
+}
+
+#[test]
+#[ignore = "needs a Ceph cluster, named by NVMF_TEST_CEPH"]
 fn other_clients_that_have_an_image_open_are_listed_with_the_one_that_writes() {
     let image = Image::new("opened", 16);
     let look = || Disk::open(&DiskSpec::Rbd(image.source()), None, true).unwrap();

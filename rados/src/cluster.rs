@@ -17,6 +17,9 @@ use std::time::Instant;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// With no more processors than this, a connection has one thread of each kind.
 const PROCESSORS_FEW: usize = 3;
+/// The OSDs go by the capabilities that a user had when they were connected to. What they refused a connection that is older is asked
+/// for again on a new one.
+const CAPABILITIES_AGE: Duration = Duration::from_secs(30);
 /// Who waited for a connection that failed is told of that failure, rather than waiting for one more.
 const SAME_FAILURE: Duration = Duration::from_secs(1);
 
@@ -40,6 +43,8 @@ pub struct Cluster {
     spec: ClusterSpec,
     fsid: String,
     fenced: AtomicBool,
+    refused: AtomicBool,
+    made: Instant,
     /// In nanoseconds of [`boottime`].
     trusted: AtomicU64,
 }
@@ -74,12 +79,14 @@ impl Cluster {
             spec,
             fsid,
             fenced: AtomicBool::new(false),
+            refused: AtomicBool::new(false),
+            made: Instant::now(),
             trusted: AtomicU64::new(u64::MAX),
         }))
     }
 
-    /// The connection of this process with that specification; it is made if there is none, or if it was fenced. Blocks,
-    /// as [`Cluster::connect`].
+    /// The connection of this process with that specification; it is made if there is none, or if that was fenced, or
+    /// is to be renewed. Blocks, as [`Cluster::connect`].
     ///
     /// # Errors
     /// [`Error`].
@@ -95,7 +102,8 @@ impl Cluster {
             Arc::clone(places.get_or_insert_default().entry(spec.clone()).or_default())
         };
         let mut place = locked(&place);
-        if let Some(cluster) = place.cluster.upgrade().filter(|cluster| !cluster.is_fenced()) {
+        if let Some(cluster) = place.cluster.upgrade().filter(|it| !(it.is_fenced() || it.is_to_be_renewed()))
+        {
             return Ok(cluster);
         }
         if let Some((_, error)) = place.failed.as_ref().filter(|(at, _)| at.elapsed() < SAME_FAILURE) {
@@ -181,6 +189,18 @@ impl Cluster {
     #[must_use]
     pub fn is_fenced(&self) -> bool {
         self.fenced.load(Ordering::Relaxed)
+    }
+
+    /// The user's capabilities did not allow something.
+    pub(crate) fn on_refused(&self) {
+        self.refused.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether something was refused that a new connection may be allowed, if the user's capabilities were changed since this one was
+    /// made. What is open goes on with it.
+    #[must_use]
+    pub fn is_to_be_renewed(&self) -> bool {
+        self.refused.load(Ordering::Relaxed) && self.made.elapsed() >= CAPABILITIES_AGE
     }
 }
 

@@ -139,6 +139,9 @@ impl Pool {
 
     /// What failed in this pool.
     pub(crate) fn refused(&self, what: String, errno: i32) -> Error {
+        if matches!(errno, libc::EPERM | libc::EACCES) {
+            self.cluster.on_refused();
+        }
         Error::in_pool(what, errno, (&self.pool, &self.cluster.spec().user))
     }
 

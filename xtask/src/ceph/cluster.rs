@@ -95,6 +95,11 @@ impl Cluster {
         self.run("ceph", &words.split(' ').collect::<Vec<_>>())
     }
 
+    /// Gives a client other capabilities at the OSDs, and what a client of images needs at the monitors.
+    pub(super) fn allow(&self, client: &str, osd: &str) -> Result<String> {
+        self.run("ceph", &["auth", "caps", client, "mon", "profile rbd", "osd", osd])
+    }
+
     /// Runs `rbd` with these words.
     pub(super) fn rbd(&self, words: &str) -> Result<String> {
         self.run("rbd", &words.split(' ').collect::<Vec<_>>())

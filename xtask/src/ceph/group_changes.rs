@@ -87,6 +87,31 @@ pub(super) fn own_key(cluster: &mut Cluster) -> Result<()> {
     group.stop()
 }
 
+/// A gateway whose user lacks capabilities joins when it has got them.
+pub(super) fn own_capabilities(cluster: &mut Cluster) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let keyring = folder.path().join("keyring");
+    let file = keyring.to_str().context("a folder's name is not UTF-8")?;
+    let made = Command::new("ceph-authtool")
+        .args(["-C", file, "-n", "client.caps", "--gen-key"])
+        .args(["--cap", "mon", "profile rbd", "--cap", "osd", "profile rbd-read-only pool=rbd"])
+        .status()?;
+    ensure!(made.success(), "ceph-authtool fails");
+    cluster.ceph(&format!("auth import -i {file}"))?;
+    let mut group = Group::of_user("caps", &keyring)?;
+    group.add(cluster, "own-capabilities", "gw0", 1)?;
+    let joins = |word: &str| {
+        let status = group.ask(0, &["status"]);
+        status.is_ok_and(|status| status.to_string().contains(word))
+    };
+    until_within("the status says what is not allowed", SOON, || joins("the capabilities of client.caps"))?;
+    cluster.allow("client.caps", "profile rbd pool=rbd")?;
+    until_within("the gateway has joined", Duration::from_secs(60), || {
+        group.status(0).is_ok_and(|status| status["state"] == "member")
+    })?;
+    group.stop()
+}
+
 /// Keys of a host are the group's: set at one gateway, asked for by all, shown by none.
 pub(super) fn keys(cluster: &mut Cluster) -> Result<()> {
     let images = images("keys", 1);

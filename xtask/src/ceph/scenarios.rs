@@ -40,6 +40,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario { name: "group-full", short: false, run: group_losses::full },
     Scenario { name: "group-keys", short: false, run: group_changes::keys },
     Scenario { name: "group-own-key", short: false, run: group_changes::own_key },
+    Scenario { name: "group-own-capabilities", short: false, run: group_changes::own_capabilities },
     Scenario { name: "group-discovery", short: false, run: group_changes::discovery },
     Scenario { name: "group-namespaces", short: false, run: group_changes::namespaces },
     Scenario { name: "group-reservations", short: false, run: group_reservations::persist },
