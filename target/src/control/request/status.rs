@@ -1,5 +1,6 @@
 //! What is served, to whom, and what is not well.
 
+use crate::daemon::STUCK;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -219,8 +220,13 @@ impl StatusAnswer {
                 NamespaceState::Waiting => Some("it is not served yet".to_owned()),
                 NamespaceState::Leaving => Some("operations on its disk do not end".to_owned()),
             };
-            let text =
-                fault.clone().or(state).or(lost.map(|lost| format!("its write cache was lost: {lost}")));
+            let stuck = disk.as_ref().filter(|disk| disk.oldest_operation_s >= STUCK.as_secs());
+            let stuck = stuck.map(|disk| {
+                let seconds = disk.oldest_operation_s;
+                format!("its disk is stuck: the oldest of {} operation(s) is {seconds} s old", disk.in_flight)
+            });
+            let text = fault.clone().or(state).or(stuck);
+            let text = text.or(lost.map(|lost| format!("its write cache was lost: {lost}")));
             lines.extend(text.map(|text| format!("namespace {nsid} of {nqn}: {text}")));
         }
         lines
@@ -350,5 +356,36 @@ impl fmt::Display for NamespaceStatus {
             Some(fault) => writeln!(f, "\n    {fault}"),
             None => writeln!(f),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn disk_that_is_stuck_is_not_well() {
+        let not_well = |oldest: u64| {
+            let disk = json!({
+                "uuid": "", "bytes": 4096, "block_size": 4096, "read_only": false, "write_cache": false, "direct": true,
+                "failures": 0, "in_flight": 4, "oldest_operation_s": oldest, "cache_lost": null,
+            });
+            let namespace = json!({
+                "nsid": 1, "backing": "rbd:nvmf/a", "state": "served", "fault": null, "disk": disk,
+            });
+            let subsystem = json!({
+                "nqn": "nqn.2026-11.com.example:a", "serial": "1", "model": "m", "allow_any_host": true,
+                "allowed_hosts": [], "namespaces": [namespace],
+            });
+            let answer = json!({
+                "program_version": "1", "pid": 1, "uptime_s": 100, "config_file": null, "draining": false,
+                "reload_errors": 0, "listeners": [], "subsystems": [subsystem], "hosts": [], "trouble": {},
+            });
+            serde_json::from_value::<StatusAnswer>(answer).unwrap().not_well()
+        };
+        assert_eq!(not_well(STUCK.as_secs() - 1), [""; 0], "it is slow");
+        let line = "namespace 1 of nqn.2026-11.com.example:a: its disk is stuck: the oldest of 4 operation(s) is 39 s old";
+        assert_eq!(not_well(39), [line]);
     }
 }
