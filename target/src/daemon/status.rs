@@ -54,7 +54,8 @@ impl Daemon {
                 SeenNamespace {
                     nqn: subsystem.nqn,
                     nsid: namespace.nsid,
-                    size: export.map(|export| export.disk.geometry().bytes()),
+                    // Hosts are told that one that was removed is gone.
+                    size: export.filter(|it| !it.disk.is_removed()).map(|it| it.disk.geometry().bytes()),
                     disk_failures: health.map_or(0, |health| health.failures),
                     flush_failed: health.is_some_and(|health| health.cache_lost.is_some()),
                 }
