@@ -2,7 +2,8 @@
 
 use super::Daemon;
 use core::time::Duration;
-use nvmf_config::Backing;
+use nvmf_backend::ClusterSpec;
+use nvmf_config::{Backing, Rbd};
 use std::collections::BTreeMap;
 
 /// What is logged of a disk whose oldest operation is so old.
@@ -66,7 +67,7 @@ impl Daemon {
                 Some(STUCK) => tracing::error!(
                     "{nqn} namespace {nsid}: {backing} has not ended an operation for {seconds} s ({operations} in \
                      flight): the disk is stuck; look at it ({})",
-                    where_to_look(&export.namespace.backing)
+                    where_to_look(&export.namespace.backing, self.namespaces.cluster.as_ref())
                 ),
                 Some(_) => tracing::warn!(
                     "{nqn} namespace {nsid}: {backing} has not ended an operation for {seconds} s ({operations} in \
@@ -79,17 +80,50 @@ impl Daemon {
     }
 }
 
-/// What tells why a disk does not answer.
-fn where_to_look(backing: &Backing) -> String {
-    match backing {
-        Backing::Rbd(image) => format!("ceph health detail; rbd lock ls {image}"),
-        _ => "dmesg, iostat -x".to_owned(),
-    }
+/// What tells why a disk does not answer: commands that can be run as they stand. `group` is how its group of gateways reaches an image.
+fn where_to_look(backing: &Backing, group: Option<&ClusterSpec>) -> String {
+    let Backing::Rbd(image) = backing else { return "dmesg, iostat -x".to_owned() };
+    let Rbd { pool, namespace, image: name, conf, user, keyring, .. } = image;
+    let (conf, user, keyring) = match group {
+        Some(ClusterSpec { conf, user, keyring }) => (conf, user, keyring),
+        None => (conf, user, keyring),
+    };
+    let mut options = String::new();
+    options.extend(conf.iter().map(|path| format!(" -c {}", path.display())));
+    options.push_str(&format!(" --id {user}"));
+    options.extend(keyring.iter().map(|path| format!(" -k {}", path.display())));
+    let place: Vec<&str> =
+        [Some(pool), namespace.as_ref(), Some(name)].into_iter().flatten().map(String::as_str).collect();
+    format!("ceph{options} health detail; rbd{options} lock ls {}", place.join("/"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn image_that_is_stuck_is_looked_at_by_commands_that_can_be_run() {
+        let image = |user: &str, conf: Option<&str>| Rbd {
+            pool: "nvmf".into(),
+            namespace: None,
+            image: "p".into(),
+            snapshot: None,
+            conf: conf.map(Into::into),
+            user: user.into(),
+            keyring: None,
+            encryption: None,
+        };
+        let look = |image: Rbd, group: Option<&ClusterSpec>| where_to_look(&Backing::Rbd(image), group);
+        let own = image("gw", Some("/srv/ceph.conf"));
+        assert_eq!(
+            look(own, None),
+            "ceph -c /srv/ceph.conf --id gw health detail; rbd -c /srv/ceph.conf --id gw lock ls nvmf/p"
+        );
+        let of_namespace = Rbd { namespace: Some("one".into()), ..image("admin", None) };
+        assert!(look(of_namespace, None).ends_with("; rbd --id admin lock ls nvmf/one/p"));
+        let group = ClusterSpec { conf: None, user: "nvmf".into(), keyring: Some("/k".into()) };
+        assert!(look(image("admin", None), Some(&group)).ends_with("; rbd --id nvmf -k /k lock ls nvmf/p"));
+    }
 
     #[test]
     fn slow_disk_is_told_of_once_at_each_bound_and_when_it_answers() {
