@@ -417,6 +417,34 @@ fn other_clients_that_have_an_image_open_are_listed_with_the_one_that_writes() {
 
 #[test]
 #[ignore = "needs a Ceph cluster, named by NVMF_TEST_CEPH"]
+fn image_that_is_not_primary_is_read_only_and_said_to_be_so() {
+    let image = Image::new("mirrored", 8);
+    let mirror = |words: &[&str]| ceph("rbd", &[&["mirror", "image"][..], words].concat());
+    ceph("rbd", &["mirror", "pool", "enable", "rbd", "image"]);
+    mirror(&["enable", &image.name, "snapshot"]);
+    let open = |read_only| Disk::open(&DiskSpec::Rbd(image.source()), None, read_only);
+    let disk = open(false).unwrap();
+    assert_eq!(disk.presence().unwrap(), Presence::There);
+    mirror(&["demote", &image.name]);
+    assert_eq!(disk.presence().unwrap(), Presence::NotPrimary);
+    let mut devices = devices(&disk);
+    let (_memory, from) = buffer(&mut devices, 4096);
+    let write = BlockOp::Write { range: BlockRange::new(0, 1), from, fua: false };
+    assert_eq!(run(&mut devices, write), Err(BlockError::Path));
+    let refused = open(false).unwrap_err().to_string();
+    assert!(refused.contains("not the primary") && refused.contains("rbd mirror image promote"), "{refused}");
+    let seen = open(true).unwrap();
+    assert!(seen.check_writable().is_err());
+    mirror(&["promote", &image.name]);
+    assert_eq!(disk.presence().unwrap(), Presence::There);
+    assert_eq!(run(&mut devices, write), Ok(()));
+    drop((devices, disk, seen));
+    mirror(&["disable", &image.name]);
+    ceph("rbd", &["mirror", "pool", "disable", "rbd"]);
+}
+
+#[test]
+#[ignore = "needs a Ceph cluster, named by NVMF_TEST_CEPH"]
 fn image_that_is_empty_or_in_no_namespace_is_refused_with_what_to_do() {
     let image = Image::new("empty", 0);
     let refused =

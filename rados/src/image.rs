@@ -13,6 +13,9 @@ const SECTOR: u64 = 512;
 /// The minor version of librbd in Reef.
 const REEF: i32 = 18;
 
+/// A mirrored image that is not the primary one, of mirroring by snapshots (`RBD_FEATURE_NON_PRIMARY`; since Pacific).
+const NON_PRIMARY: u64 = 1 << 10;
+
 /// How an image is encrypted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Encryption {
@@ -47,6 +50,8 @@ pub enum Presence {
     /// It is there, and somebody has set a lock on it (`rbd lock add`): writes do not end before that is released. Who only
     /// reads need not care.
     Locked(LockHolder),
+    /// It is there, and another cluster has the primary image of its mirror: every write fails.
+    NotPrimary,
 }
 
 /// A client that has an image open, and could write it.
@@ -153,11 +158,16 @@ impl Image {
         Ok(image)
     }
 
-    /// Whether writes end: nobody has locked it.
+    /// Whether writes end, and do not all fail: nobody has locked it, and it is the primary one if it is mirrored.
     ///
     /// # Errors
-    /// Who has, or the cluster's error.
+    /// What is so, or the cluster's error.
     pub fn check_writable(&self) -> Result<(), Error> {
+        if !self.is_primary()? {
+            let what = format!("cannot write the image {}/{}", self.pool.name(), self.name);
+            let advice = "it is not the primary one of its mirror: see rbd mirror image status; rbd mirror image promote makes it that";
+            return Err(Error::with(what, libc::EROFS, advice));
+        }
         let Some(LockHolder { client, cookie, .. }) = self.lock()? else { return Ok(()) };
         let advice = format!(
             "{client} has locked it ({cookie:?}), and no write would end: see rbd lock ls, and release it by rbd lock rm"
@@ -226,6 +236,11 @@ impl Image {
         })
     }
 
+    /// Of one that is mirrored by its journal, librbd tells so only when it is written.
+    fn is_primary(&self) -> Result<bool, Error> {
+        Ok(self.features()? & NON_PRIMARY == 0)
+    }
+
     /// Whether completed writes may be in this process only until they are flushed: the image's own configuration, or
     /// its pool's, has `rbd_cache`.
     #[must_use]
@@ -278,6 +293,9 @@ impl Image {
         let is_it = named.is_some_and(|bytes| bytes.get(4..) == Some(self.id.as_bytes()));
         if !is_it {
             return Ok(Presence::Renamed);
+        }
+        if !self.is_primary()? {
+            return Ok(Presence::NotPrimary);
         }
         Ok(self.lock()?.map_or(Presence::There, Presence::Locked))
     }

@@ -51,6 +51,18 @@ impl fmt::Display for Failure {
                     " failed: this gateway had not renewed its lease in time, and another may have the device"
                 )
             }
+            libc::EROFS => write!(
+                f,
+                " failed: {}; of an image of Ceph: it is not the primary one of its mirror (rbd mirror image status), or another \
+                 client keeps its lock (rbd lock ls)",
+                io::Error::from_raw_os_error(libc::EROFS)
+            ),
+            errno @ (libc::EPERM | libc::EACCES) => write!(
+                f,
+                " failed: {}; of an image of Ceph: the capabilities of its user do not allow it, and to take the lock of a client \
+                 that died (rbd lock ls) it needs mon 'profile rbd'",
+                io::Error::from_raw_os_error(errno)
+            ),
             0 => write!(f, " failed: the device is shorter than it was when it was opened"),
             errno => write!(f, " failed: {}", io::Error::from_raw_os_error(errno)),
         }
@@ -119,6 +131,10 @@ mod tests {
                 .starts_with("a write at byte 8192 failed: No space left")
         );
         assert!(failure(FailedOperation::Flush, libc::EIO).starts_with("a flush failed: Input/output error"));
+        let of_image = failure(FailedOperation::Write, libc::EROFS);
+        assert!(of_image.contains("Read-only file system") && of_image.contains("mirror"), "{of_image}");
+        let of_user = failure(FailedOperation::Write, libc::EACCES);
+        assert!(of_user.contains("Permission denied") && of_user.contains("mon 'profile rbd'"), "{of_user}");
         assert!(failure(FailedOperation::Read, 0).contains("shorter than it was"));
     }
 

@@ -174,7 +174,7 @@ impl Daemon {
         let backing = export.backing();
         let mut text = match place {
             Ok(Presence::There) => None,
-            Ok(Presence::Locked(_)) if export.namespace.read_only => None,
+            Ok(Presence::Locked(_) | Presence::NotPrimary) if export.geometry().read_only => None,
             Ok(Presence::Renamed) => Some(format!(
                 "{backing} is not the disk that is served: it was renamed, replaced or removed. {}",
                 self.how_it_goes_on()
@@ -182,6 +182,10 @@ impl Daemon {
             Ok(Presence::Locked(by)) => Some(format!(
                 "{backing} was locked by {} ({:?}): writes wait until that is released. See rbd lock ls, rbd lock rm",
                 by.client, by.cookie
+            )),
+            Ok(Presence::NotPrimary) => Some(format!(
+                "{backing} is not the primary image of its mirror: every write fails until it is. See rbd mirror image status, \
+                 rbd mirror image promote"
             )),
             Ok(Presence::Removed) => Some(format!(
                 "{backing} was removed: hosts are told that the namespace is gone. Take it out, and add it again if the image \
