@@ -2,6 +2,7 @@
 
 use crate::NoLibrary;
 use std::io;
+use std::path::PathBuf;
 use thiserror::Error;
 
 /// Why something of Ceph cannot be had.
@@ -19,6 +20,17 @@ pub enum Error {
         cause: String,
         /// What to do, in front of it a colon.
         advice: &'static str,
+    },
+    /// An encrypted image has another passphrase. To find that out takes a second or so of a processor.
+    #[error(
+        "cannot decrypt the image {image}: the passphrase in {} is not that of the image. As trying takes time, it is tried rarely, \
+         and at once when the configuration is reloaded", file.display()
+    )]
+    Passphrase {
+        /// Which image.
+        image: String,
+        /// The file with the passphrase.
+        file: PathBuf,
     },
     /// It refused, or did not answer.
     #[error("{what}: {}{advice}", io::Error::from_raw_os_error(*errno))]
@@ -62,7 +74,7 @@ impl Error {
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
         match self {
-            Self::NoLibrary(_) | Self::File { .. } => None,
+            Self::NoLibrary(_) | Self::File { .. } | Self::Passphrase { .. } => None,
             Self::Failed { errno, .. } => Some(*errno),
         }
     }

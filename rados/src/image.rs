@@ -345,7 +345,7 @@ fn load(image: &ffi::Image, encryption: &Encryption, named: &str) -> Result<(), 
     }
     loaded.map_err(|errno| {
         let advice = match errno {
-            libc::EPERM => format!("the passphrase in {} is not that of the image", path.display()),
+            libc::EPERM => return Error::Passphrase { image: named.to_owned(), file: path.clone() },
             libc::ENOSYS | libc::ENOTSUP => "librbd must be of Pacific or newer, with encryption".to_owned(),
             _ => format!("is it encrypted with LUKS {}?", encryption.luks),
         };

@@ -124,6 +124,12 @@ impl ExportFault {
             Self::Open(OpenError::Missing { .. }) | Self::Hidden { source: OpenError::Missing { .. }, .. }
         ) || matches!(self, Self::Open(OpenError::Ceph(error)) if error.errno() == Some(nix::libc::ENOENT))
     }
+
+    /// Whether it takes a processor for long to find that out once more, and nothing but an operator ends it.
+    #[must_use]
+    pub fn is_costly(&self) -> bool {
+        matches!(self, Self::Open(OpenError::Ceph(nvmf_rados::Error::Passphrase { .. })))
+    }
 }
 
 /// An open namespace.

@@ -135,6 +135,10 @@ pub const BARRIER_TIMEOUT: Duration = Duration::from_secs(10);
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// A disk or an address that could not be had is tried again so often.
 pub const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// The same of one of which it takes a processor for long to see that it cannot be had; doubled each time.
+pub const RETRY_COSTLY_INTERVAL: Duration = Duration::from_secs(60);
+/// Up to this.
+pub const RETRY_COSTLY_MAX: Duration = Duration::from_secs(600);
 /// How often the daemon looks whether images are still there: that asks their cluster.
 pub const LOOK_AT_IMAGES_INTERVAL: Duration = Duration::from_secs(30);
 /// How often the daemon looks whether disks have grown or shrunk.

@@ -100,7 +100,10 @@ impl Daemon {
         // Whoever shows the reason names the namespace.
         if self.namespaces.is_news(fault, &error_text(&fault.source)) {
             let text = error_text(fault);
-            tracing::error!("not served: {text}; it is tried again every few seconds");
+            match fault.source.is_costly() {
+                true => tracing::error!("not served: {text}"),
+                false => tracing::error!("not served: {text}; it is tried again every few seconds"),
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use super::twins::{Claim, Claims, Key};
 use crate::control::Waker;
 use crate::exports::{Export, ExportError, ExportFault};
-use crate::limits::{NSID_REST, OPEN_TIMEOUT, RETRY_INTERVAL};
+use crate::limits::{NSID_REST, OPEN_TIMEOUT, RETRY_COSTLY_INTERVAL, RETRY_COSTLY_MAX, RETRY_INTERVAL};
 use crate::state::StateDirectory;
 use core::time::Duration;
 use nvmf_backend::{ClusterSpec, DEVICES_MAX};
@@ -102,6 +102,8 @@ impl Closing {
 struct Fault {
     text: String,
     retry_at: Duration,
+    /// How often it was tried in a row where that is costly.
+    costly: u32,
     /// What was found of its disk, which had another's UUID.
     twin: Option<Claim>,
     /// There is no file or image of its name.
@@ -316,10 +318,17 @@ impl Namespaces {
     /// Takes note of a fault, for the next try.
     pub(super) fn retry_later(&mut self, error: &ExportError, now: Duration) {
         let key = (*error.nqn, error.nsid);
-        let new =
-            || Fault { text: String::new(), retry_at: now, twin: None, is_missing: false, is_another: false };
+        let new = || Fault {
+            text: String::new(),
+            retry_at: now,
+            costly: 0,
+            twin: None,
+            is_missing: false,
+            is_another: false,
+        };
         let fault = self.faults.entry(key).or_insert_with(new);
-        fault.retry_at = now + RETRY_INTERVAL;
+        fault.costly = if error.source.is_costly() { fault.costly + 1 } else { 0 };
+        fault.retry_at = now + retry_after(fault.costly);
         fault.is_missing = error.source.is_missing();
         fault.is_another = matches!(error.source, ExportFault::AnotherDisk { .. });
         if fault.is_missing {
@@ -468,6 +477,14 @@ impl Namespaces {
     }
 }
 
+/// When a disk is tried again that could not be opened, by how often it was tried where that is costly.
+fn retry_after(costly: u32) -> Duration {
+    match costly.checked_sub(1) {
+        None => RETRY_INTERVAL,
+        Some(before) => RETRY_COSTLY_INTERVAL.saturating_mul(1 << before.min(8)).min(RETRY_COSTLY_MAX),
+    }
+}
+
 fn is_wanted(wanted: &[Subsystem], key: &Key, namespace: &Namespace) -> bool {
     wanted.iter().any(|subsystem| subsystem.nqn == key.0 && subsystem.namespaces.contains(namespace))
 }
@@ -475,6 +492,7 @@ fn is_wanted(wanted: &[Subsystem], key: &Key, namespace: &Namespace) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nvmf_backend::OpenError;
     use nvmf_config::Config;
     use std::time::Instant;
 
@@ -506,6 +524,26 @@ mod tests {
         assert!(namespaces.hangs(&(wanted[0].nqn, 100), HANGS_AFTER));
         namespaces.begin(&wanted, HANGS_AFTER, &waker, &state);
         assert_eq!(namespaces.opening.len(), OPENING_MAX + 1, "once is enough");
+    }
+
+    #[test]
+    fn wrong_passphrase_is_tried_rarely_and_at_once_when_an_operator_says_so() {
+        let (mut namespaces, nqn) = (Namespaces::default(), "nqn.2026-11.com.example:a".parse().unwrap());
+        let key: Key = (nqn, 1);
+        let fault = |source: OpenError| ExportError { nqn: Box::new(nqn), nsid: 1, source: source.into() };
+        let wrong = || nvmf_rados::Error::Passphrase { image: "nvmf/a".into(), file: "/key".into() };
+        let rests = |namespaces: &mut Namespaces, error: &ExportError| {
+            namespaces.retry_later(error, Duration::ZERO);
+            (0..).map(Duration::from_secs).find(|now| !namespaces.is_waiting(&key, *now)).unwrap().as_secs()
+        };
+        let costly = fault(wrong().into());
+        let waits: Vec<u64> = (0..6).map(|_| rests(&mut namespaces, &costly)).collect();
+        assert_eq!(waits, [60, 120, 240, 480, 600, 600]);
+        // What has another reason is tried as everything is.
+        let other = fault(OpenError::Memory { bytes: 1 });
+        assert_eq!((rests(&mut namespaces, &other), rests(&mut namespaces, &costly)), (5, 60));
+        namespaces.forget_fault(&key);
+        assert!(!namespaces.is_waiting(&key, Duration::ZERO));
     }
 
     #[test]

@@ -84,6 +84,10 @@ impl Daemon {
             draft.namespace(subsystem, *nsid)?.insert("read_only".into(), (*read_only).into());
             Ok(())
         })?;
+        // What kept its disk from being opened may have been mended, whatever is changed of it.
+        if let Ok(nqn) = subsystem.parse() {
+            self.namespaces.forget_fault(&(nqn, *nsid));
+        }
         let is_it = |export: &Export| export.nqn.to_string() == *subsystem && export.namespace.nsid == *nsid;
         let devices = self.devices_in_use(is_it);
         self.wait_again(&mut changing, |it| it.barrier.scope().port.is_none() && it.is_of(&devices));
