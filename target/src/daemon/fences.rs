@@ -25,7 +25,7 @@ pub(super) fn fenced(export: &Export) -> Option<String> {
     let is_fenced = export.shared.is_none() && export.disk.is_fenced();
     is_fenced.then(|| {
         format!(
-            "the cluster has fenced this client of {} (ceph osd blocklist ls), and writes fail from then on, also when the fence \
+            "the cluster has fenced this client of {} (ceph osd blocklist ls), and writes fail from then on, mostly also when the fence \
              has ended. Find out who fenced it, as another client may serve the image now; then remove the namespace (`ctl \
              namespace remove`) and add it again, which makes a new connection, or restart the target",
             export.backing()

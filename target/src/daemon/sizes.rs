@@ -184,8 +184,9 @@ impl Daemon {
                 by.client, by.cookie
             )),
             Ok(Presence::NotPrimary) => Some(format!(
-                "{backing} is not the primary image of its mirror: every write fails until it is. See rbd mirror image status, \
-                 rbd mirror image promote"
+                "{backing} is not the primary image of its mirror: every write fails until it is promoted (rbd mirror image \
+                 status, rbd mirror image promote). If it was, librbd has not heard of it, as happens where writes failed before: {}",
+                self.how_to_take_anew()
             )),
             Ok(Presence::Removed) => Some(format!(
                 "{backing} was removed: hosts are told that the namespace is gone. Take it out, and add it again if the image \

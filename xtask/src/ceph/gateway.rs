@@ -5,7 +5,9 @@ use anyhow::{Context, Result, ensure};
 use nvmf_tests::process::{Target, ctl, end_within, free_port, program, run_for, until_within};
 use serde_json::Value;
 use std::fmt::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -46,9 +48,10 @@ impl Gateway {
         let address: SocketAddr = ([127, 0, 0, 1], free_port()?).into();
         let socket = folder.path().join("control.sock");
         let mut text = format!(
-            "[target]\nworkers = 2\n{BUFFERS}\ncontrol_socket = \"{}\"\n[[listener]]\naddress = \"{address}\"\ntransport = \"tcp\"\n\
+            "[target]\nworkers = 2\n{BUFFERS}\ncontrol_socket = \"{}\"\n[metrics]\nlisten = \"{}\"\n[[listener]]\naddress = \"{address}\"\ntransport = \"tcp\"\n\
              [[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n",
-            socket.display()
+            socket.display(),
+            folder.path().join("metrics").display()
         );
         for (at, image) in images.iter().enumerate() {
             let (conf, (pool, image)) = (cluster.conf(), image.split_once('/').unwrap_or(("rbd", image)));
@@ -90,6 +93,18 @@ impl Gateway {
         let status = self.ask(&["status"])?;
         let found = find(&status, &|value| value["nsid"] == nsid && value.get("backing").is_some());
         found.cloned().context("the status has no such namespace")
+    }
+
+    /// Whether a metric has this value; the name is with its labels.
+    pub(super) fn has_metric(&self, name: &str, value: f64) -> Result<bool> {
+        let mut socket = UnixStream::connect(self.folder.path().join("metrics"))?;
+        socket.set_read_timeout(Some(Duration::from_secs(10)))?;
+        socket.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
+        let mut text = String::new();
+        socket.read_to_string(&mut text)?;
+        let values =
+            text.lines().filter_map(|line| line.trim().strip_prefix(name)?.trim().parse::<f64>().ok());
+        Ok(values.into_iter().any(|found| (found - value).abs() < f64::EPSILON))
     }
 
     /// Threads and resident bytes of its process.

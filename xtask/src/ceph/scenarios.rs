@@ -24,6 +24,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario { name: "inactive", short: false, run: inactive::alone },
     Scenario { name: "resize", short: true, run: resize },
     Scenario { name: "fenced", short: true, run: fenced },
+    Scenario { name: "removed", short: true, run: removed },
     Scenario { name: "many-images", short: false, run: many_images },
     Scenario { name: "group-serves", short: true, run: groups::serves },
     Scenario { name: "group-owner-killed", short: true, run: groups::owner_killed },
@@ -206,6 +207,24 @@ fn fenced(cluster: &mut Cluster) -> Result<()> {
     report(&mut gateway.job(1, &["--rw=randwrite", "--bs=4k", "--size=1m"]))?;
     gateway.target.stop()?;
     cluster.rbd("rm --no-progress fenced").map(drop)
+}
+
+/// An image that is gone is one that is missing, for who watches the metrics.
+fn removed(cluster: &mut Cluster) -> Result<()> {
+    cluster.rbd("create --size 16M removed")?;
+    let gateway = Gateway::start(cluster, &["removed".to_owned()])?;
+    let labels = format!("subsystem=\"{}\",nsid=\"1\"", super::gateway::NQN);
+    let is = |state: &str| {
+        let metric = format!("nvmf_target_namespace_state{{{labels},state=\"{state}\"}}");
+        gateway.has_metric(&metric, 1.0).unwrap_or_default()
+    };
+    until_within("the image is served", Duration::from_secs(20), || is("served"))?;
+    // `rbd rm` refuses while somebody watches the header.
+    let info = cluster.rbd("info --format json removed")?;
+    let id = info.split("\"id\":\"").nth(1).and_then(|rest| rest.split('"').next()).context("no id")?;
+    cluster.rados(&["-p", "rbd", "rm", &format!("rbd_header.{id}")])?;
+    until_within("the image is missing", Duration::from_secs(45), || is("missing"))?;
+    gateway.target.stop()
 }
 
 /// Threads and memory do not grow with the number of images, beyond what librbd keeps for each.
