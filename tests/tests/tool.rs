@@ -175,7 +175,41 @@ fn disk_that_cannot_be_used_is_not_live() {
     it.ctl(&["namespace", "remove", &it.site.nqn, "2"]);
     process::until("it is removed", || it.state() == "removed").expect("it is");
     assert!(it.text(&["list"]).contains("does not have namespace 2 any more"));
+    let cntlid = || it.paths()[0]["CNTLID"].as_u64();
+    let before = cntlid();
+    succeeds(&mut it.site.local(&["reset", &it.site.nqn]).expect("nvmf")).expect("reset");
+    process::until_within("another controller", PATIENCE, || cntlid().is_some_and(|now| Some(now) != before))
+        .unwrap_or_else(|_| panic!("{:?}", it.paths()));
+    assert_eq!(it.state(), "removed", "{:?}", it.disks());
     let _ = process::run(&mut it.site.local(&["detach", "--all", "--force"]).expect("nvmf"));
+    it.target.stop().expect("a clean stop");
+}
+
+/// A target that starts may open it later. Nothing was written: whoever does not want to wait for it loses nothing.
+#[test]
+fn disk_that_a_target_cannot_open_when_it_starts_is_waited_for() {
+    let mut it = Rig::start("tool-late", 2);
+    let disk = it.attach(&["--nsid", "2"]);
+    let (place, away) = (it.site.path("2.img"), it.site.path("2.away"));
+    let not_listed = |it: &mut Rig| {
+        it.target.kill().expect("it ran");
+        std::fs::rename(&place, &away).and_then(|()| std::fs::create_dir(&place)).expect("it is away");
+        it.target = it.site.serve().expect("a target");
+        let reason = || it.disks()[0]["reason"].as_str().unwrap_or_default().to_owned();
+        process::until_within("it is not listed", PATIENCE, || {
+            reason().contains("does not list namespace 2")
+        })
+        .unwrap_or_else(|_| panic!("{:?}", it.disks()));
+        assert_eq!(it.state(), "inaccessible");
+        assert!(reason().contains("(yet, or not for this host)"), "{}", reason());
+    };
+    not_listed(&mut it);
+    std::fs::remove_dir(&place).and_then(|()| std::fs::rename(&away, &place)).expect("it is back");
+    process::until_within("it is live", PATIENCE, || it.state() == "live")
+        .unwrap_or_else(|_| panic!("{:?}", it.disks()));
+    client(&disk).read(0, &mut [0; 4096]).expect("read");
+    not_listed(&mut it);
+    it.detach_all();
     it.target.stop().expect("a clean stop");
 }
 

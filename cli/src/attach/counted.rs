@@ -189,6 +189,8 @@ struct Begun {
     bytes: u32,
     kind: u8,
     leaves: Leaves,
+    /// It may change the disk.
+    changes: bool,
 }
 
 /// What an operation that succeeded leaves of the disk's cache.
@@ -216,7 +218,8 @@ impl Begun {
             BlockOp::Write { fua: true, .. } => Leaves::AsItWas,
             _ => Leaves::Written,
         };
-        Self { at, bytes: u32::try_from(len).unwrap_or(u32::MAX), kind, leaves }
+        let changes = kind == 1 || matches!(leaves, Leaves::Written);
+        Self { at, bytes: u32::try_from(len).unwrap_or(u32::MAX), kind, leaves, changes }
     }
 }
 
@@ -229,6 +232,8 @@ pub(crate) struct Counted<B> {
     /// By tag.
     begun: Vec<Begun>,
     in_flight: u64,
+    /// Those of them that may change the disk.
+    changes_in_flight: u64,
     /// The device that is to be flushed as soon as there is room for that.
     to_flush: Option<DeviceId>,
     /// Flushes that no request asked for, under way: of two changes there may be two.
@@ -247,6 +252,7 @@ impl<B> Counted<B> {
             own,
             begun: Vec::new(),
             in_flight: 0,
+            changes_in_flight: 0,
             to_flush: None,
             own_flushes: 0,
             now: None,
@@ -275,9 +281,9 @@ impl<B> Counted<B> {
         self.inner.flush();
     }
 
-    /// Whether an operation is under way, or something may have been written that the disk keeps in its cache if it has one.
+    /// Whether a change of the disk is under way, or something may have been written that the disk keeps in its cache if it has one.
     pub(crate) fn has_unfinished(&self, has_cache: bool) -> bool {
-        self.in_flight > 0 || has_cache && read(&self.counters.written) > read(&self.counters.flushed)
+        self.changes_in_flight > 0 || has_cache && read(&self.counters.written) > read(&self.counters.flushed)
     }
 }
 
@@ -305,6 +311,7 @@ impl<B: Backend> Backend for Counted<B> {
             }
             self.begun[index] = begun;
             self.in_flight += 1;
+            self.changes_in_flight += u64::from(begun.changes);
             self.own.in_flight.store(self.in_flight, Ordering::Relaxed);
         }
         Ok(())
@@ -342,6 +349,7 @@ impl<B: Backend> Backend for Counted<B> {
             };
             self.own.on_end(begun, now.saturating_sub(begun.at), completion.result.is_ok());
             self.in_flight = self.in_flight.saturating_sub(1);
+            self.changes_in_flight = self.changes_in_flight.saturating_sub(begun.changes.into());
             match begun.leaves {
                 Leaves::AsItWas => {}
                 Leaves::Written => {
@@ -364,6 +372,7 @@ fn index(tag: Tag) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nvmf_block::{BlockRange, Buffer};
 
     #[test]
     fn steps_are_in_order_and_a_time_is_in_its_own() {
@@ -412,6 +421,27 @@ mod tests {
         let mut completions = Vec::new();
         counted.poll(&mut completions);
         assert_eq!(completions.iter().map(|it| it.tag).collect::<Vec<_>>(), [Tag(7)]);
+    }
+
+    #[test]
+    fn only_changes_that_are_under_way_may_be_lost() {
+        let (range, into) = (BlockRange::new(0, 1), Buffer { region: RegionId(0), offset: 0, len: 512 });
+        let write = |fua| BlockOp::Write { range, from: into, fua };
+        let zeroes = BlockOp::WriteZeroes { range, deallocate: false, fua: false };
+        let read = BlockOp::Read { range, into };
+        for (op, may_lose) in [
+            (read, false),
+            (BlockOp::Flush, false),
+            (write(false), true),
+            (write(true), true),
+            (zeroes, true),
+        ] {
+            let mut counted = Counted::new(AtOnce::default(), Arc::default());
+            counted.submit(Tag(1), DeviceId(1), op).unwrap();
+            assert_eq!(counted.has_unfinished(false), may_lose, "{op:?} is under way");
+            counted.poll(&mut Vec::new());
+            assert!(!counted.has_unfinished(false), "{op:?} has ended");
+        }
     }
 
     #[test]

@@ -546,6 +546,10 @@ impl Remote {
                 State::Inaccessible,
                 Some(format!("the target cannot say now which disk namespace {nsid} is")),
             ),
+            Some(NamespaceState::NotListed) => (
+                State::Inaccessible,
+                Some(format!("the target does not list namespace {nsid} (yet, or not for this host)")),
+            ),
             Some(NamespaceState::Removed) => (
                 State::Removed,
                 Some(format!("the target does not have namespace {nsid} any more, or not for this host")),
@@ -608,9 +612,14 @@ impl Remote {
         backend.paths().into_iter().zip(&self.wanted).map(attached).collect()
     }
 
-    /// Flushes what was written, if that is possible until then, and ends the connection.
+    /// Flushes what was written, if that is possible until then, and ends the connection. Where nothing can be lost, nobody waits
+    /// for a disk that cannot be used.
     pub(super) fn finish(mut self, until: Instant) -> Result<()> {
         let may_lose = self.backend.has_unfinished(self.was_cached);
+        if !may_lose && self.state().0 != State::Live {
+            self.close();
+            return Ok(());
+        }
         let flushed = self.flush(until);
         self.close();
         match flushed {

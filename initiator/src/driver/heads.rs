@@ -21,8 +21,10 @@ const LOOK_TIME: Duration = Duration::from_secs(5);
 enum Reason {
     /// Another disk is there.
     Foreign(Mismatch),
-    /// No controller can say now which disk is there.
+    /// A controller has it, and cannot say now which disk it is.
     Unknown,
+    /// No controller has it: it may come, of a target that opens its disks one by one, or over a path that is away.
+    NotListed,
     /// No controller gives access to it now (ANA).
     NoAccess,
     /// Every controller that gives access to it is being asked which disks it has.
@@ -37,11 +39,14 @@ pub enum NamespaceState {
     Live,
     /// Another disk is in its place.
     Foreign(Mismatch),
-    /// No controller can say now which disk it is.
+    /// A controller has it, and cannot say now which disk it is.
     Unknown,
+    /// No controller has shown it since it was connected: it may come yet, or is not for this host.
+    NotListed,
     /// No controller gives access to it now (ANA).
     Inaccessible,
-    /// It was taken away while its controllers are there: its operations fail.
+    /// It was taken away while its controllers are there, or did not come in the time that a lost connection may take: its
+    /// operations fail.
     Removed,
 }
 
@@ -98,6 +103,8 @@ impl Head {
             Some(Blocked { reason: Reason::Foreign(mismatch), .. }) => NamespaceState::Foreign(*mismatch),
             Some(Blocked { reason: Reason::Unknown, .. }) => NamespaceState::Unknown,
             Some(Blocked { reason: Reason::NoAccess, .. }) => NamespaceState::Inaccessible,
+            Some(Blocked { reason: Reason::NotListed, failed: false, .. }) => NamespaceState::NotListed,
+            Some(Blocked { reason: Reason::NotListed, failed: true, .. }) => NamespaceState::Removed,
             None if self.removed => NamespaceState::Removed,
             Some(Blocked { reason: Reason::LookedInto, .. }) | None => NamespaceState::Live,
         }
@@ -342,9 +349,11 @@ impl<T: Transport> Driver<T> {
                 head.opened.geometry.volatile_write_cache |= geometry.volatile_write_cache;
             }
             head.shown_on = head.shown_on.only(*ready).with(sight.shown());
-            // A controller that had it has it no more, and no other has it. Or nobody waits for it anyway.
+            // A controller that had it has it no more, and no other has it: also after it was connected again, as what was taken
+            // away is no disk that a target which starts has still to open. Or nobody waits for it anyway.
             let is_gone = sight.shown().is_empty() && !sight.unknown;
-            let taken_away = is_gone && (!head.shown_on.is_empty() || !waits && sight.mismatch.is_some());
+            let was_taken_away = head.removed || !head.shown_on.is_empty();
+            let taken_away = is_gone && (was_taken_away || !waits && sight.mismatch.is_some());
             let new_foreign = sight.foreign.without(head.foreign_on);
             head.foreign_on = sight.foreign;
             head.gone = false;
@@ -370,7 +379,7 @@ impl<T: Transport> Driver<T> {
                 None if !taken_away
                     && (sight.late || head.blocked.is_some() || head.in_use && others_away) =>
                 {
-                    Some(Reason::Unknown)
+                    Some(Reason::NotListed)
                 }
                 None => {
                     // It was taken away while its controllers are there: nobody waits for it, and its operations fail.
@@ -423,6 +432,9 @@ impl<T: Transport> Driver<T> {
             {
                 self.fences.on_operations_failed();
                 self.operations.fail_waiting_on(nsid, BlockError::Gone);
+                if head.in_use && blocked.reason == Reason::NotListed {
+                    self.events.push_back(DriverEvent::NamespacesChanged);
+                }
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Another disk under the NSID of the one that was opened: nothing may reach it.
 
-use super::super::{DriverConfig, DriverEvent};
+use super::super::{DriverConfig, DriverEvent, NamespaceState};
 use super::rig::{BLOCK, BLOCKS, Rig, SECOND, buffer, config, read};
 use super::target::{Disk, Target};
 use crate::ConnectionState;
@@ -281,6 +281,64 @@ fn namespace_missing_after_reconnect_waits_until_it_comes() {
     rig.target.announce();
     rig.pass(2 * SECOND);
     assert_eq!(rig.result(1), Some(Ok(())));
+}
+
+/// It is told as removed when the wait is over, and is used again when it comes after that.
+#[test]
+fn namespace_that_does_not_come_after_reconnect_counts_as_removed_in_the_end() {
+    let mut rig = Rig::ready();
+    rig.submit(0, read(0, 1));
+    rig.run();
+    let disk = rig.target.disks.remove(&1).unwrap();
+    rig.target.disconnect();
+    rig.submit(1, read(0, 1));
+    rig.pass(50 * SECOND);
+    let state = |rig: &Rig| rig.driver.namespace_state(Nsid(1));
+    assert_eq!((rig.result(1), state(&rig)), (None, Some(NamespaceState::NotListed)));
+    rig.events.clear();
+    rig.pass(20 * SECOND);
+    assert_eq!((rig.result(1), state(&rig)), (Some(Err(BlockError::Gone)), Some(NamespaceState::Removed)));
+    assert!(matches!(rig.events[..], [DriverEvent::NamespacesChanged]), "it is told: {:?}", rig.events);
+    rig.target.disks.insert(1, disk);
+    rig.target.announce();
+    rig.run();
+    rig.submit(2, read(0, 1));
+    rig.run();
+    assert_eq!((rig.result(2), state(&rig)), (Some(Ok(())), Some(NamespaceState::Live)));
+}
+
+#[test]
+fn namespace_that_was_taken_away_is_not_waited_for_after_a_reconnect_either() {
+    let gone = Some(Err(BlockError::Gone));
+    // In its place there is nothing, or another disk.
+    for other in [None, Some(Disk::new(2, BLOCK, BLOCKS))] {
+        let mut rig = Rig::ready();
+        rig.submit(0, read(0, 1));
+        rig.run();
+        let disk = rig.target.disks.remove(&1).unwrap();
+        rig.target.announce();
+        rig.run();
+        rig.submit(1, read(0, 1));
+        rig.run();
+        assert_eq!(rig.result(1), gone, "it was taken away");
+        rig.target.disks.extend(other.map(|other| (1, other)));
+        let state = match rig.target.disks.get(&1) {
+            None => NamespaceState::Removed,
+            Some(_) => NamespaceState::Foreign(Mismatch::Uuid { opened: [1; 16], now: [2; 16] }),
+        };
+        for tag in [2, 3] {
+            rig.target.disconnect();
+            rig.submit(tag, read(0, 1));
+            rig.pass(10 * SECOND);
+            assert_eq!((rig.result(tag), rig.driver.namespace_state(Nsid(1))), (gone, Some(state)));
+        }
+        rig.target.disks.insert(1, disk);
+        rig.target.announce();
+        rig.run();
+        rig.submit(4, read(0, 1));
+        rig.run();
+        assert_eq!(rig.result(4), Some(Ok(())), "it was given back");
+    }
 }
 
 #[test]

@@ -610,3 +610,29 @@ fn loss_of_the_only_path_that_shows_a_disk_is_waited_for_beside_a_controller_tha
     rig.pass(20 * SECOND);
     assert_eq!(rig.result(1), Some(Ok(())));
 }
+
+/// As a gateway of a group does: it lists what another one has.
+#[test]
+fn namespace_that_a_controller_lists_without_access_was_not_taken_away() {
+    let mut rig = Rig::pair(config(), |path, target| {
+        target.access = Some(if path == 0 { AnaState::OPTIMIZED } else { AnaState::INACCESSIBLE });
+        target.disks.insert(1, Disk::new(1, BLOCK, BLOCKS));
+    });
+    rig.submit(0, read(0, 1));
+    rig.run();
+    let disk = rig.target.disks.remove(&1).expect("it is there");
+    rig.target.announce();
+    for connects in [false, true] {
+        if connects {
+            [0, 1].iter().for_each(|&path| rig.target_of(path).disconnect());
+        }
+        rig.submit(1 + u64::from(connects), read(0, 1));
+        rig.pass(20 * SECOND);
+        let state = rig.driver.namespace_state(Nsid(1));
+        assert_eq!((rig.ended.len(), state), (1, Some(NamespaceState::Inaccessible)), "{connects}");
+    }
+    rig.target.disks.insert(1, disk);
+    rig.target.announce();
+    rig.run();
+    assert_eq!((rig.result(1), rig.result(2)), (Some(Ok(())), Some(Ok(()))));
+}
