@@ -175,7 +175,13 @@ impl Heads {
         blocked.filter(|blocked| !blocked.failed).filter_map(|blocked| blocked.fails_at).min()
     }
 
+    /// Whether a path shows another disk as a namespace in use. The others are somebody else's.
+    pub(super) fn is_any_foreign_on(&self, path: usize) -> bool {
+        self.heads.values().any(|head| head.in_use && head.foreign_on.contains(path))
+    }
+
     /// The namespaces that are known.
+    #[cfg(test)]
     pub(super) fn nsids(&self) -> impl Iterator<Item = Nsid> + '_ {
         self.heads.keys().copied()
     }

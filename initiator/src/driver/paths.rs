@@ -26,7 +26,7 @@ pub struct PathStatus {
     pub source: Option<SocketAddr>,
     /// What carries its commands.
     pub transport: TransportType,
-    /// Live, lost for good, or being connected. [`ConnectionState::Foreign`]: it shows another disk as a namespace.
+    /// Live, lost for good, or being connected. [`ConnectionState::Foreign`]: it shows another disk as a namespace in use.
     pub state: ConnectionState,
     /// Its controller, while it is live.
     pub controller: Option<Cntlid>,
@@ -103,7 +103,6 @@ impl<T: Transport> Driver<T> {
     pub fn paths(&self) -> Vec<PathStatus> {
         let status = |(number, path): (usize, &Path<T>)| {
             let association = path.association.as_ref().filter(|_| path.is_ready());
-            let foreign = || self.heads.nsids().any(|nsid| self.heads.is_foreign_on(nsid, number));
             PathStatus {
                 address: path.config.address,
                 name: path.config.address_source.as_ref().and_then(|it| it.name()).map(str::to_owned),
@@ -112,7 +111,7 @@ impl<T: Transport> Driver<T> {
                 state: match association {
                     _ if path.recovery.is_over() => ConnectionState::Lost,
                     None => ConnectionState::Connecting,
-                    Some(_) if foreign() => ConnectionState::Foreign,
+                    Some(_) if self.heads.is_any_foreign_on(number) => ConnectionState::Foreign,
                     Some(_) => ConnectionState::Live,
                 },
                 controller: association.map(|association| association.controller().cntlid),

@@ -235,12 +235,14 @@ fn other_namespaces_are_served_and_an_unused_one_is_not_reported() {
     rig.target.disks.insert(2, Disk::new(3, BLOCK, BLOCKS));
     rig.target.announce();
     rig.run();
-    assert_eq!(rig.driver.state(), ConnectionState::Live, "nobody uses namespace 2");
+    let path = |rig: &Rig| rig.driver.paths()[0].state;
+    let states = (rig.driver.state(), path(&rig));
+    assert_eq!(states, (ConnectionState::Live, ConnectionState::Live), "nobody uses namespace 2");
     rig.driver.submit(Tag(1), Nsid(2), read(0, 1)).unwrap();
     rig.submit(2, read(0, 1));
     rig.run();
     assert_eq!((rig.result(1), rig.result(2)), (Some(Err(BlockError::Gone)), Some(Ok(()))));
-    assert_eq!(rig.driver.state(), ConnectionState::Foreign);
+    assert_eq!((rig.driver.state(), path(&rig)), (ConnectionState::Foreign, ConnectionState::Foreign));
     assert!(rig.events.iter().any(|event| matches!(event, DriverEvent::Foreign(Nsid(2), _))));
 }
 
