@@ -281,6 +281,58 @@ fn port_that_requires_tls_is_known_to_doctor() {
     target.stop().expect("a clean stop");
 }
 
+/// Its disks are attached over the other paths, and over all where the key is named.
+#[test]
+fn listed_path_for_whose_tls_the_host_has_no_key_is_left_out() {
+    let site = Site::new("tls-listed").expect("a site");
+    let key = new_key(&site, "key", "1");
+    let port = process::free_port().expect("a port");
+    let listeners = format!(
+        "transport = \"tcp\"\n[[listener]]\naddress = \"127.0.0.1:{port}\"\ntransport = \"tcp\"\ntls = \"required\"\n"
+    );
+    let known = format!("[[host]]\nnqn = \"{}\"\ntls_key_file = \"{key}\"\n", host());
+    let disk = site.disk("disk.img", SIZE as u64);
+    site.configure(&(listeners + &known + &site.subsystem(&[disk]))).expect("a configuration");
+    let target = site.serve().expect("a target");
+    let listed = || json(&mut site.local(&["list", "-o", "json"]).expect("nvmf")).expect("a list");
+    let states = || -> Vec<String> {
+        let disks = listed();
+        let paths = disks["disks"][0]["paths"].as_array().cloned().unwrap_or_default();
+        paths.iter().map(|path| path["state"].as_str().unwrap_or_default().to_owned()).collect()
+    };
+    let detach = || succeeds(&mut site.local(&["detach", "--all"]).expect("nvmf")).expect("detached");
+    let with_tls = format!("127.0.0.1:{port},tls");
+    for (command, arguments) in [
+        ("connect-all", &["--as", "socket"][..]),
+        ("attach", &["-n", &site.nqn, "--as", "socket", "--path", &with_tls]),
+    ] {
+        let output = process::run(&mut call(&site, command, arguments)).expect("nvmf");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{command}: {said}");
+        for part in ["a path is left out", &format!("tcp 127.0.0.1 port {port}"), "--tls-key-file"] {
+            assert_eq!(said.matches(part).count(), 1, "{command}: {part}: {said}");
+        }
+        assert_eq!(states(), ["live"], "{command}");
+        // What is attached already is not told to be without it as a failure either.
+        succeeds(&mut call(&site, "connect-all", &["--as", "socket"])).expect("nothing to do");
+        detach();
+    }
+    let mut service = call(&site, "discoverd", &["--policy", &path(&site, "none.toml")]);
+    std::fs::write(site.path("none.toml"), "as = \"socket\"\n").expect("a policy");
+    let mut service = service.spawn().expect("nvmf starts");
+    until("the service has attached it", || states() == ["live"]).unwrap_or_else(|_| panic!("{}", listed()));
+    process::signal(service.id(), "TERM").expect("it runs");
+    assert!(process::end(&mut service).expect("it ends").success());
+    detach();
+    succeeds(&mut call(&site, "connect-all", &["--as", "socket", "--tls-key-file", &key])).expect("attached");
+    until("both paths are there", || states() == ["live"; 2]).unwrap_or_else(|_| panic!("{}", listed()));
+    detach();
+    // Where no path is left, it is an error, and says what is to be done.
+    let alone = ["-n", &site.nqn, "--as", "socket", "--tls"];
+    fails(&mut call(&site, "attach", &alone), &["--tls-key-file"]).expect("a message");
+    target.stop().expect("a clean stop");
+}
+
 /// Its process has its arguments for as long as the disk is attached.
 #[test]
 fn key_as_an_argument_of_attach_is_refused() {

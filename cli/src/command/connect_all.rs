@@ -159,6 +159,9 @@ fn subsystems(outcome: &Outcome) -> Vec<Subsystem> {
 /// Prints what became of it, and unless it is to be quiet what was so before; the exit status.
 pub(super) fn end(outcome: &Outcome, format: Format, is_quiet: bool) -> Result<ExitCode> {
     print(outcome, format, is_quiet)?;
+    for path in &outcome.left_out {
+        complain(format_args!("a path is left out: {path}"));
+    }
     for failure in &outcome.failures {
         complain(failure);
     }
@@ -166,7 +169,7 @@ pub(super) fn end(outcome: &Outcome, format: Format, is_quiet: bool) -> Result<E
 }
 
 fn print(outcome: &Outcome, format: Format, is_quiet: bool) -> Result<()> {
-    let Outcome { attached, already, extended, failures, subsystems } = outcome;
+    let Outcome { attached, already, extended, failures, subsystems, left_out: _ } = outcome;
     if format == Format::Json {
         let disks = |disks: &[Attachment]| disks.iter().map(Attachment::json).collect::<Vec<_>>();
         return print_json(

@@ -14,6 +14,8 @@ use std::str::FromStr;
 
 /// Options that say where a controller is: not to be handed on to others.
 const OF_ONE_PLACE: [&str; 6] = ["transport", "traddr", "trsvcid", "nqn", "paths", "config"];
+/// Options that say which key TLS has.
+const OF_TLS_KEY: [&str; 4] = ["--tls-key-file=", "--tls-key=", "--tls-identity-version=", "--keyring="];
 
 /// nvme-cli's options for a controller, without a command.
 #[derive(Parser)]
@@ -84,6 +86,11 @@ pub(super) fn is_secret(option: &str) -> bool {
     option.is_some_and(crate::command::is_secret)
 }
 
+/// Has no key named where nothing has TLS: it is for those of the paths that are listed with TLS.
+fn drop_idle_key(arguments: &mut Vec<String>, has_tls: bool) {
+    arguments.retain(|option| has_tls || !OF_TLS_KEY.iter().any(|of_key| option.starts_with(of_key)));
+}
+
 impl Place {
     fn arguments(&self) -> [String; 3] {
         let Self { transport, address, port } = self;
@@ -119,6 +126,7 @@ impl Controller {
     /// How to connect to it.
     pub(crate) fn connection(&self) -> Result<Options> {
         let mut arguments = [&self.place.arguments()[..], &self.options].concat();
+        drop_idle_key(&mut arguments, self.options.iter().any(|option| option == "--tls"));
         // A host's key in a file is for all that it connects to, and few discovery controllers ask for it. One that has to
         // prove who it is must.
         let is_of_file = arguments.iter().any(|option| option.starts_with("--config="));
@@ -138,13 +146,35 @@ impl Subsystem {
         let first = plain.into_iter().flat_map(|path| path.place.arguments());
         let first = first.collect::<Vec<_>>();
         let further = paths.map(|path| format!("--path={}", path.text()));
-        first.into_iter().chain(further).chain(self.options.iter().cloned()).collect()
+        let mut arguments = first.into_iter().chain(further).chain(self.options.iter().cloned()).collect();
+        drop_idle_key(&mut arguments, self.has_tls() || self.options.iter().any(|option| option == "--tls"));
+        arguments
+    }
+
+    /// The same without the paths for whose TLS this host has no key, and why each is left out. Where no other would be left, they
+    /// are not: an attempt to connect tells what is to be done.
+    pub(super) fn with_keys(&self) -> (Self, Vec<String>) {
+        // What is wrong with the options is told by that attempt, too.
+        let missing = self.missing_keys().unwrap_or_else(|_| vec![None; self.paths.len()]);
+        let has_key = |(path, why): (&SubsystemPath, &Option<String>)| why.is_none().then(|| path.clone());
+        let paths: Vec<_> = self.paths.iter().zip(&missing).filter_map(has_key).collect();
+        if paths.is_empty() {
+            return (self.clone(), Vec::new());
+        }
+        (Self { paths, ..self.clone() }, missing.into_iter().flatten().collect())
+    }
+
+    fn missing_keys(&self) -> Result<Vec<Option<String>>> {
+        parse(&self.arguments())?.0.target.missing_keys(self.nqn()?)
+    }
+
+    fn nqn(&self) -> Result<Nqn> {
+        Nqn::from_str(&self.nqn).map_err(|error| anyhow!("{} is no NQN: {error}", self.nqn))
     }
 
     /// How to connect to it.
     pub(crate) fn connection(&self) -> Result<Options> {
-        let nqn = Nqn::from_str(&self.nqn).map_err(|error| anyhow!("{} is no NQN: {error}", self.nqn))?;
-        parse(&self.arguments())?.0.target.options(nqn)
+        parse(&self.arguments())?.0.target.options(self.nqn()?)
     }
 
     /// The options of `nvmf attach` for one of its namespaces. Secrets that a file has are read there again: others see a command's

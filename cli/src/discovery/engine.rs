@@ -103,7 +103,7 @@ impl SubsystemPath {
 
 impl Subsystem {
     /// Whether a path of it has TLS.
-    fn has_tls(&self) -> bool {
+    pub(super) fn has_tls(&self) -> bool {
         self.paths.iter().any(SubsystemPath::has_tls)
     }
 

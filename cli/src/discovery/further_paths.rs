@@ -66,7 +66,9 @@ impl Subsystem {
     /// Gives an attached disk of it those of its paths that it does not have.
     pub(super) fn add_missing_paths(&self, listed: &Listed) -> Added {
         let host = parse(&self.arguments()).and_then(|(attach, _)| attach.target.host());
-        host.map_or_else(Added::from, |host| add_missing_paths(listed, &host, &self.paths))
+        // A disk that was attached over TLS has its key.
+        let paths = if listed.disk.tls { self.paths.clone() } else { self.with_keys().0.paths };
+        host.map_or_else(Added::from, |host| add_missing_paths(listed, &host, &paths))
     }
 }
 

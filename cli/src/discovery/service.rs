@@ -49,6 +49,8 @@ pub(crate) struct Outcome {
     pub(crate) extended: Vec<String>,
     /// What could not be reached or attached, and why.
     pub(crate) failures: Vec<String>,
+    /// Paths that are left out while others are there, and why.
+    pub(crate) left_out: BTreeSet<String>,
     /// Subsystems that are listed.
     pub(crate) subsystems: usize,
 }
@@ -306,6 +308,13 @@ impl Service {
         }
     }
 
+    /// It is told once, however often the others are connected.
+    fn leave_out(&mut self, path: String) {
+        if self.outcome.left_out.insert(path.clone()) && self.follows {
+            tracing::warn!("a path is left out: {path}");
+        }
+    }
+
     fn stop(&mut self) {
         self.is_stopped = true;
         self.fail("stopped before everything was attached: what was attached stays".to_owned());
@@ -334,6 +343,8 @@ impl Service {
                 Action::Watch(subsystem) => {
                     self.wanted.insert(subsystem.nqn.clone());
                     let seen = subsystem.seen();
+                    let (subsystem, left_out) = subsystem.with_keys();
+                    left_out.into_iter().for_each(|path| self.leave_out(path));
                     let task = tokio::spawn(watch(subsystem, self.follows, self.tell.clone()));
                     if let Some(before) = self.watched.insert(seen, task) {
                         before.abort();
@@ -352,7 +363,7 @@ impl Service {
     }
 
     fn attach(&self, disk: Disk, subsystem: &Subsystem) {
-        let mut arguments = subsystem.attach(&disk);
+        let mut arguments = subsystem.with_keys().0.attach(&disk);
         arguments.push(format!("--as={}", self.form));
         if self.follows {
             arguments.push("--by-discovery".to_owned());

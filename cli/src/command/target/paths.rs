@@ -115,11 +115,17 @@ impl TargetArguments {
         one
     }
 
+    /// Of each path, why it cannot be had, if this host has no key for its TLS.
+    pub(crate) fn missing_keys(&self, nqn: Nqn) -> Result<Vec<Option<String>>> {
+        self.each_path().map(|path| path.missing_key(nqn)).collect()
+    }
+
     /// The paths, of which one at least can be tried now: first those that can, each in its turn. One whose name has no
-    /// address now, or whose source this machine does not have, is away, as one whose controller is, and is tried again.
+    /// address now, or whose source this machine does not have, is away, as one whose controller is, and is tried again. One for
+    /// whose TLS this host has no key is left out, unless there is no other.
     pub(super) fn path_options(&self, nqn: Nqn) -> Result<Vec<PathOptions>> {
         let (mut known, mut unknown, mut failed) = (Vec::new(), Vec::new(), None);
-        let mut ruled_out = Vec::new();
+        let (mut ruled_out, mut without_key) = (Vec::new(), Vec::new());
         // Each discovery service is asked for itself.
         let count = if nqn == Nqn::DISCOVERY { 1 } else { usize::MAX };
         for path in self.each_path().take(count) {
@@ -127,15 +133,21 @@ impl TargetArguments {
                 Some(name) if path.is_further => error.context(format!("--path {name}")),
                 _ => error,
             };
-            match path.one_path(nqn) {
-                Ok((options, None)) => known.push(options),
-                Ok((options, Some(problem))) => {
+            let missing_key = path.missing_key(nqn)?;
+            match (path.one_path(nqn), missing_key) {
+                (Ok((options, _)), Some(why)) => without_key.push((options, why)),
+                (Ok((options, None)), None) => known.push(options),
+                (Ok((options, Some(problem))), None) => {
                     failed.get_or_insert(within(problem));
                     unknown.push(options);
                 }
-                Err(error) if error.is::<RuledOut>() => ruled_out.push(within(error)),
-                Err(error) => return Err(within(error)),
+                (Err(error), _) if error.is::<RuledOut>() => ruled_out.push(within(error)),
+                (Err(error), _) => return Err(within(error)),
             }
+        }
+        if known.is_empty() && unknown.is_empty() {
+            // What is to be done about the key is told by the connection.
+            known.extend(without_key.drain(..).map(|(options, _)| options));
         }
         match (failed, ruled_out.first()) {
             (Some(error), _) if known.is_empty() => return Err(error),
@@ -143,8 +155,9 @@ impl TargetArguments {
             (None, None) if known.is_empty() => self.traddr().map(drop)?,
             _ => {}
         }
-        for error in ruled_out {
-            tracing::warn!("a path is left out: {}", chain(&error));
+        let ruled_out = ruled_out.iter().map(chain);
+        for why in ruled_out.chain(without_key.into_iter().map(|(_, why)| why)) {
+            tracing::warn!("a path is left out: {why}");
         }
         Ok([known, unknown].concat())
     }

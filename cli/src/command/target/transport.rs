@@ -5,8 +5,9 @@ use super::{Provider, TargetArguments};
 use crate::connect::Transport;
 use crate::print::wrong_arguments;
 use anyhow::Result;
+use nvme_proto::Nqn;
 use nvmf_initiator::{TcpOptions, TlsOptions, TransportOptions};
-use nvmf_tls::{Key, NVME_KEYRING, Version, read_key_file};
+use nvmf_tls::{Key, KeyringError, NVME_KEYRING, TlsKeyring, Version, read_key_file};
 
 /// A key that was given as an argument.
 fn parse_key(text: &str) -> Result<Key> {
@@ -74,13 +75,38 @@ impl TargetArguments {
             (false, ..) => return Ok(None),
             (true, Some(path), _) => TlsOptions::new(read_key_file(path)?),
             (true, None, Some(text)) => TlsOptions::new(parse_key(text)?),
-            (true, None, None) => TlsOptions::of_keyring(self.keyring.as_deref().unwrap_or(NVME_KEYRING)),
+            (true, None, None) => TlsOptions::of_keyring(self.keyring()),
         };
-        Ok(Some(match self.tls_identity_version {
+        Ok(Some(match self.identity_version() {
             None => options,
-            Some(0) => options.with_version(Version::V0),
-            Some(_) => options.with_version(Version::V1),
+            Some(version) => options.with_version(version),
         }))
+    }
+
+    fn keyring(&self) -> &str {
+        self.keyring.as_deref().unwrap_or(NVME_KEYRING)
+    }
+
+    fn identity_version(&self) -> Option<Version> {
+        self.tls_identity_version.map(|version| if version == 0 { Version::V0 } else { Version::V1 })
+    }
+
+    /// Why this path cannot be had, which is for TLS, if this host has no key for it. That a keyring cannot be looked into now
+    /// is another matter.
+    pub(super) fn missing_key(&self, nqn: Nqn) -> Result<Option<String>> {
+        let is_of_keyring = self.tls && self.tls_key_file.is_none() && self.tls_key.is_none();
+        if self.transport != Transport::Tcp || !is_of_keyring {
+            return Ok(None);
+        }
+        let (host, version) = (self.host()?.nqn, self.identity_version());
+        let found = TlsKeyring::open(self.keyring()).and_then(|it| it.keys_of(&host, &nqn, version));
+        let Err(error @ (KeyringError::Missing(_) | KeyringError::NoKey { .. })) = found else {
+            return Ok(None);
+        };
+        let place = self.place(false)?;
+        Ok(Some(format!(
+            "{place}: it is for TLS, and this host has no key for that: {error}; or name a file with the key (--tls-key-file)"
+        )))
     }
 
     /// That what is said of TLS is said of a path with TLS.
