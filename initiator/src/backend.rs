@@ -2,7 +2,7 @@
 
 use crate::driver::{
     Driver, DriverEvent, Factory, Impacted, NamespaceState, PATHS_MAX, PathStatus, Route, SharedFences,
-    StartError,
+    StartError, address_of_loss,
 };
 use crate::log::Log;
 use crate::sleep::{arm, sleep};
@@ -126,7 +126,8 @@ impl<T: Transport> RemoteBackend<T> {
                 Some(DriverEvent::Ready { .. }) => return Ok(backend),
                 Some(DriverEvent::Lost(error) | DriverEvent::AttemptFailed(error)) => lost = Some(error),
                 Some(DriverEvent::GaveUp) => {
-                    return Err(lost.map_or(Error::Closed, |error| association(options, error)));
+                    let paths = backend.driver.paths();
+                    return Err(lost.map_or(Error::Closed, |error| association(options, &paths, error)));
                 }
                 Some(_) => {}
                 None if worked => {}
@@ -370,14 +371,15 @@ impl<T: Transport> RemoteBackend<T> {
     }
 }
 
-fn association(options: &Options, source: AssociationError) -> Error {
-    let (nqn, address) = (options.nqn.to_string(), options.address);
+fn association(options: &Options, paths: &[PathStatus], source: AssociationError) -> Error {
+    let address = address_of_loss(paths, &source).unwrap_or(options.address);
+    let nqn = options.nqn.to_string();
     Error::Association { nqn, address, source: Box::new(source) }
 }
 
 fn cannot_start(options: &Options, error: StartError) -> Error {
     match error {
-        StartError::Association(source) => association(options, source),
+        StartError::Association(source) => association(options, &[], source),
         error => system(error.to_string()),
     }
 }

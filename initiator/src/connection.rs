@@ -1,7 +1,7 @@
 //! A connection to a controller, and the thread behind it.
 
 use crate::buffer::BufferPool;
-use crate::driver::{Factory, PathStatus, QueueKind, Recipient, Route, Unanswered};
+use crate::driver::{Factory, PathStatus, QueueKind, Recipient, Route, Unanswered, address_of_loss};
 use crate::engine::{FirstError, Observers, SharedSnapshot, Snapshot};
 use crate::mailbox::{CommandRequest, Message, Times};
 use crate::shared_driver::SharedDriver;
@@ -303,7 +303,8 @@ impl Shared {
     }
 
     fn association_error(&self, source: nvmf_host::AssociationError) -> Error {
-        let (nqn, address) = (self.options.nqn.to_string(), self.options.address);
+        let of_path = address_of_loss(&self.lock_snapshot().paths, &source);
+        let (nqn, address) = (self.options.nqn.to_string(), of_path.unwrap_or(self.options.address));
         Error::Association { nqn, address, source: Box::new(source) }
     }
 

@@ -23,7 +23,7 @@ pub enum Error {
     Association {
         /// The subsystem.
         nqn: String,
-        /// Its address.
+        /// The address of the path that failed.
         address: SocketAddr,
         /// The layer, and what it says.
         source: Box<AssociationError>,

@@ -42,6 +42,7 @@ pub use heads::NamespaceState;
 pub use op::Op;
 pub use operation::{Ended, Failure};
 pub use paths::PathStatus;
+pub(crate) use paths::address_of_loss;
 pub use policy::{PATHS_MAX, PathPolicy};
 pub use shared_fences::SharedFences;
 

@@ -42,6 +42,11 @@ pub struct PathStatus {
     pub lost: Option<AssociationError>,
 }
 
+/// The address of the path that was lost for this reason, or could not be connected.
+pub(crate) fn address_of_loss(paths: &[PathStatus], error: &AssociationError) -> Option<SocketAddr> {
+    paths.iter().find(|path| path.lost.as_ref() == Some(error)).map(|path| path.address)
+}
+
 impl<T: Transport> Driver<T> {
     /// Starts to connect another path to the same subsystem: with the options of the first one, but for its route. Each path is lost
     /// and connected again by itself; the first connection succeeds with the first path that does.

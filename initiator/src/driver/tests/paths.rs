@@ -1,6 +1,8 @@
 //! Two paths to one disk: what goes where, and what becomes of it when one of them is lost.
 
-use super::super::{DriverConfig, DriverEvent, NamespaceState, PathPolicy, QueueKind, Recipient, Route};
+use super::super::{
+    DriverConfig, DriverEvent, NamespaceState, PathPolicy, QueueKind, Recipient, Route, address_of_loss,
+};
 use super::rig::{BLOCK, BLOCKS, Rig, SECOND, config, other_route, read};
 use super::target::{Disk, Target};
 use crate::{AddressSource, ConnectionState};
@@ -141,6 +143,29 @@ fn first_connection_fails_when_no_path_can_be_connected() {
     assert!(matches!(rig.events.last(), Some(DriverEvent::GaveUp)), "{:?}", rig.events);
     assert!(rig.events.iter().any(|event| matches!(event, DriverEvent::AttemptFailed(_))));
     assert_eq!(rig.driver.state(), ConnectionState::Lost);
+}
+
+#[test]
+fn reason_of_a_failed_connection_is_told_with_the_address_of_its_path() {
+    let places = [config().address, other_route().address];
+    for closed in [0, 1] {
+        let mut rig = Rig::start_pair(config(), |path, target| {
+            target.closed = path == closed;
+            target.refuse = |_, _| Some(Status::INVALID_FIELD.with_dnr());
+        });
+        rig.run();
+        assert!(matches!(rig.events.last(), Some(DriverEvent::GaveUp)), "{:?}", rig.events);
+        let paths = rig.driver.paths();
+        let mut told = Vec::new();
+        for event in &rig.events {
+            let DriverEvent::AttemptFailed(error) = event else { continue };
+            let is_answer = !matches!(error, nvmf_host::AssociationError::Queue { .. });
+            told.push((address_of_loss(&paths, error), is_answer));
+        }
+        told.sort();
+        let expected = [0, 1].map(|path| (Some(places[path]), path != closed));
+        assert_eq!(told, expected, "{:?}", rig.events);
+    }
 }
 
 #[test]
