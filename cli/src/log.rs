@@ -6,11 +6,14 @@ use tracing_subscriber::EnvFilter;
 
 /// What is logged where nothing else is asked for.
 const DEFAULT: &str = "warn,nvmf=info,nvmf_initiator=info";
+/// The same of a command that prints for people what became of it.
+const DEFAULT_OF_PRINTER: &str = "warn";
 
-/// Starts the log. `NVMF_LOG` says how much is logged, else `-v`, which is given so many times, else `RUST_LOG`.
-pub(crate) fn start(verbosity: u8) {
+/// Starts the log. `NVMF_LOG` says how much is logged, else `-v`, which is given so many times, else `RUST_LOG`. `prints`: what
+/// happens is printed anyway.
+pub(crate) fn start(verbosity: u8, prints: bool) {
     tracing_subscriber::fmt()
-        .with_env_filter(filter(verbosity))
+        .with_env_filter(filter(verbosity, prints))
         .with_writer(std::io::stderr)
         .with_target(false)
         .with_ansi(std::io::stderr().is_terminal())
@@ -19,7 +22,7 @@ pub(crate) fn start(verbosity: u8) {
         .init();
 }
 
-fn filter(verbosity: u8) -> EnvFilter {
+fn filter(verbosity: u8, prints: bool) -> EnvFilter {
     if let Some(text) = std::env::var("NVMF_LOG").ok().filter(|text| !text.trim().is_empty()) {
         return parse(&text).unwrap_or_else(|problem| {
             complain(format_args!("NVMF_LOG={text}: {problem}; info is used"));
@@ -31,7 +34,8 @@ fn filter(verbosity: u8) -> EnvFilter {
         1 => return EnvFilter::new("info,nvmf=debug"),
         _ => return EnvFilter::new("trace"),
     }
-    EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(DEFAULT))
+    let default = if prints { DEFAULT_OF_PRINTER } else { DEFAULT };
+    EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default))
 }
 
 /// How much `NVMF_LOG` asks for.

@@ -134,7 +134,7 @@ impl fmt::Display for Mismatch {
             Self::BlockSize { opened, now } => {
                 write!(f, "its blocks have {now} bytes, {opened} when it was opened")
             }
-            Self::Size { opened, now } => write!(f, "it has {now} blocks, {opened} when it was opened"),
+            Self::Size { opened, now } => write!(f, "it has {now} blocks, and had {opened} at the most"),
             Self::WriteCache => f.write_str("it has a volatile write cache, none when it was opened"),
         }
     }
@@ -187,7 +187,7 @@ mod tests {
             (|it| it.nguid[15] = 0, "its NGUID is 02020202-0202-0202-0202-020202020200, 02020202-0202-"),
             (|it| it.eui64[0] = 0, "its EUI-64 is 0003030303030303, 0303030303030303 when it was opened"),
             (|it| it.geometry.block_size = 4096, "its blocks have 4096 bytes, 512 when it was opened"),
-            (|it| it.geometry.blocks = 999, "it has 999 blocks, 1000 when it was opened"),
+            (|it| it.geometry.blocks = 999, "it has 999 blocks, and had 1000 at the most"),
             (|it| it.geometry.volatile_write_cache = true, "it has a volatile write cache, none"),
         ];
         for (change, text) in cases {

@@ -228,7 +228,8 @@ impl Arguments {
     /// Runs the command; the exit status that it ends with: 0 for success, 1 for failure, 2 for wrong arguments.
     /// `compare` and `doctor` have meanings of their own.
     pub(crate) fn run(self) -> ExitCode {
-        crate::log::start(self.command.verbosity());
+        let prints = matches!(self.command, Command::ConnectAll(_));
+        crate::log::start(self.command.verbosity(), prints);
         if self.command.dumps() {
             print::leave_output_to_a_document();
         }

@@ -105,7 +105,7 @@ pub enum AssociationError {
     SecureChannelRequired,
     /// The controller does not ask for authentication, and it was insisted on.
     #[error(
-        "the controller does not ask this host to authenticate, though a secret was given: configure the secret at the target (dhchap_key_file of its [[host]]), or, if the network is trusted, allow it (--dhchap-optional)"
+        "the controller does not ask this host to authenticate, though a secret was given: configure the secret at the target (dhchap_key_file of its [[host]]; in a gateway group: ctl host set-key), or, if the network is trusted, allow it (--dhchap-optional)"
     )]
     NotAuthenticated,
     /// Authentication failed.
