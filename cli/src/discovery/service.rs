@@ -309,8 +309,8 @@ impl Service {
     }
 
     /// It is told once, however often the others are connected.
-    fn leave_out(&mut self, path: String) {
-        if self.outcome.left_out.insert(path.clone()) && self.follows {
+    fn leave_out(&mut self, path: &str) {
+        if self.outcome.left_out.insert(path.to_owned()) && self.follows {
             tracing::warn!("a path is left out: {path}");
         }
     }
@@ -344,7 +344,7 @@ impl Service {
                     self.wanted.insert(subsystem.nqn.clone());
                     let seen = subsystem.seen();
                     let (subsystem, left_out) = subsystem.with_keys();
-                    left_out.into_iter().for_each(|path| self.leave_out(path));
+                    left_out.iter().for_each(|path| self.leave_out(path));
                     let task = tokio::spawn(watch(subsystem, self.follows, self.tell.clone()));
                     if let Some(before) = self.watched.insert(seen, task) {
                         before.abort();
