@@ -18,6 +18,8 @@ pub(crate) struct OwnLease {
     sent: Option<Duration>,
     /// Since when the store has been quick.
     steady_since: Option<Duration>,
+    /// The renewal under way has taken longer than a quick store takes.
+    waits: bool,
 }
 
 impl OwnLease {
@@ -27,6 +29,7 @@ impl OwnLease {
         let waits = self.renewal.is_some_and(|(_, sent)| late(sent, timing.quick));
         // No renewal was sent when it was due: this process was stopped, or did not get to run.
         let slept = self.sent.is_some_and(|sent| late(sent, timing.renew + timing.quick));
+        self.waits = waits;
         if waits || slept {
             self.steady_since = Some(now + timing.settle);
         }
@@ -41,6 +44,7 @@ impl OwnLease {
     pub(crate) fn on_reply(&mut self, now: Duration, held: bool, timing: &Timing) {
         self.check(now, timing);
         let Some((_, sent)) = self.renewal.take() else { return };
+        self.waits = false;
         if held {
             self.renewed = Some(sent);
             self.steady_since.get_or_insert(now);
@@ -56,6 +60,11 @@ impl OwnLease {
             (Some(_), _) => None,
             (None, sent) => Some(sent.map_or(Duration::ZERO, |sent| sent + timing.renew)),
         }
+    }
+
+    /// Whether the store does not answer, or answers too late.
+    pub(crate) fn waits(&self) -> bool {
+        self.waits
     }
 
     /// When the last renewal that succeeded was sent.

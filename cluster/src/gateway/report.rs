@@ -51,10 +51,11 @@ impl Gateway {
     /// What it is in its group, and why, if it is no plain member.
     #[must_use]
     pub fn state(&self) -> (&'static str, Option<String>) {
-        let failure = self.own.failure.as_deref();
-        let because =
-            |text: &str| Some(failure.map_or_else(|| text.to_string(), |reason| format!("{text}: {reason}")));
         let no_answer = "the storage cluster does not answer, or answers too late";
+        let failure = self.own.failure.as_deref();
+        let reason = failure.or_else(|| self.lease.waits().then_some(no_answer));
+        let because =
+            |text: &str| Some(reason.map_or_else(|| text.to_string(), |reason| format!("{text}: {reason}")));
         let lapse = || format!("its lease was not renewed in time: {}", failure.unwrap_or(no_answer));
         match &self.membership {
             Membership::Joining if self.own.reconnects == 0 => ("joining", because("waits for its lease")),

@@ -131,6 +131,17 @@ fn suspended_gateway_does_not_say_that_its_groups_are_served() {
 }
 
 #[test]
+fn gateway_that_starts_while_the_store_does_not_answer_says_so() {
+    let after = |until: Time| {
+        let status = status(&world(&[(0, 60 * SECOND, Fault::Stall)], until), 0);
+        (status.state, status.why.unwrap_or_default())
+    };
+    let why = "waits for its lease: the storage cluster does not answer, or answers too late";
+    assert_eq!(after(10 * SECOND), ("joining", why.to_owned()));
+    assert_eq!(after(90 * SECOND), ("member", String::new()));
+}
+
+#[test]
 fn stall_of_a_lease_makes_nobody_fence_its_holder() {
     let outcome = run(&[(AT, 30 * SECOND, Fault::StallObject { object: 3 })]);
     assert_eq!(outcome.takeovers, 0);
