@@ -253,8 +253,12 @@ impl Namespaces {
         self.leaving.extend(held.extract_if(.., is_unwanted));
         let place = |export: &Export| wanted.iter().position(|subsystem| subsystem.nqn == export.nqn);
         held.sort_by_key(|export| (place(export), export.namespace.nsid));
-        let of_group = of_group.iter().map(|&(key, uuid)| Claim::of_group(key, uuid));
-        let served: Claims = self.open.iter().map(Claim::of).chain(of_group).collect();
+        let served: Claims = self.open.iter().map(Claim::of).collect();
+        let others = of_group.iter().map(|&(key, uuid)| Claim::of_group(key, uuid));
+        let served_in_group: Claims = self.open.iter().map(Claim::of).chain(others).collect();
+        // One that the group knows has the UUID that it is known by: with another one it is another disk, which is looked at
+        // where it is taken up.
+        let is_known = |key: &Key| of_group.iter().any(|(known, _)| known == key);
         let configured = Claims::configured(wanted);
         let twins = self.faults.values().filter_map(|fault| fault.twin);
         let twins = twins.filter(|twin| !held.iter().any(|export| export.is(&twin.key.0, twin.key.1)));
@@ -262,7 +266,8 @@ impl Namespaces {
         let (mut opened, mut faults) = (Vec::new(), Vec::new());
         for export in held {
             let claim = Claim::of(&export);
-            let Some(source) = claim.refused(&served, &configured, &found) else {
+            let served = if is_known(&claim.key) { &served } else { &served_in_group };
+            let Some(source) = claim.refused(served, &configured, &found) else {
                 opened.push(export);
                 continue;
             };
