@@ -257,22 +257,39 @@ pub(super) fn readded(cluster: &mut Cluster) -> Result<()> {
     group.stop()
 }
 
-/// Somebody has locked an image that is added: its ANA group stays where it is, and hosts go on with the others.
+/// An image that somebody has locked is not added. One that is locked later is not open at the gateway that takes it over: its
+/// ANA group stays where it is, and hosts go on with the others.
 pub(super) fn locked(cluster: &mut Cluster) -> Result<()> {
     let images = images("locked", 1);
     let mut group = Group::start(cluster, "locked", 2, 1, &images)?;
     cluster.rbd("create --size 32M locked-by-people")?;
     cluster.rbd("lock add locked-by-people backup")?;
+    let add = ["namespace", "add", NQN, "--nsid=7", "--ana-group=1", "--rbd=rbd/locked-by-people"];
+    let added = group.ask(1, &add)?;
+    let text = added["error"]["message"].as_str().unwrap_or_default();
+    ensure!(text.contains("backup"), "{added}");
+    println!("  refused: {text}");
+    ensure!(field(&group, 0, 7, "state").is_none(), "it was added");
+    let lockers = cluster.rbd("lock ls locked-by-people --format json")?;
+    let lockers: serde_json::Value = serde_json::from_str(&lockers)?;
+    let locker = lockers[0]["locker"].as_str().context("nobody has locked it")?;
+    cluster.rbd(&format!("lock rm locked-by-people backup {locker}"))?;
+    group.change(1, &add)?;
+    until_within("it is served", SOON, || field(&group, 0, 7, "state").is_some_and(|it| it == "served"))?;
+    // Nobody has written it: no gateway holds its lock.
+    cluster.rbd("lock add locked-by-people backup")?;
     let generation = |group: &Group| group.status(1).ok()?["groups"]["1"]["generation"].as_u64();
-    let before = generation(&group).context("no generation")?;
+    let mut before = None;
     let longest = group.verified(1, |group| {
-        let added = group
-            .ask(1, &["namespace", "add", NQN, "--nsid=7", "--ana-group=1", "--rbd=rbd/locked-by-people"])?;
-        ensure!(added["ok"] == true, "{added}");
-        until_within("the owner says by whom it is locked", SOON, || {
-            field(group, 0, 7, "fault").is_some_and(|it| it.as_str().is_some_and(|it| it.contains("backup")))
-        })
+        group.kill(0)?;
+        until_within("the new owner says by whom it is locked", SOON, || {
+            field(group, 1, 7, "fault").is_some_and(|it| it.as_str().is_some_and(|it| it.contains("backup")))
+        })?;
+        group.until_served(1, 1, SOON)?;
+        before = generation(group);
+        Ok(())
     })?;
+    ensure!(before.is_some(), "no generation");
     println!("  the longest write of a host took {longest:.2?}");
     let status = group.ask(1, &["status"])?;
     ensure!(
@@ -281,6 +298,6 @@ pub(super) fn locked(cluster: &mut Cluster) -> Result<()> {
     );
     // Several tries to open it, and to have another gateway open it.
     std::thread::sleep(Duration::from_secs(15));
-    ensure!(generation(&group) == Some(before), "the ANA group has moved: {}", group.status(1)?);
+    ensure!(generation(&group) == before, "the ANA group has moved: {}", group.status(1)?);
     group.stop()
 }
