@@ -11,9 +11,7 @@ use crate::encoding::Unreadable;
 use crate::group::Phase;
 use crate::lease::PeerLease;
 use crate::registry::{ControllerIds, LACKS_MAX, Record};
-use crate::{
-    Action, BootId, ConnectedHosts, GatewayName, Listens, Locker, Object, OpId, Reply, Snapshot, Via,
-};
+use crate::{Action, BootId, GatewayName, Listens, Locker, Object, OpId, Reply, Snapshot, Via};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -161,12 +159,6 @@ impl Peer {
     /// Whether it can take groups, and did not fail to a short time ago.
     pub(super) fn can_take(&self) -> bool {
         self.is_reachable() && self.will_take()
-    }
-
-    /// How many of these hosts are not connected to it. Where that is not known, they are taken to be.
-    pub(super) fn lacks_hosts(&self, of: Option<&ConnectedHosts>) -> usize {
-        let there = self.record.as_ref().and_then(|record| record.hosts.as_ref());
-        of.zip(there).map_or(0, |(of, there)| of.lacking(there))
     }
 
     /// The same, or it will once it listens.

@@ -130,13 +130,18 @@ impl Gateway {
         }
     }
 
-    /// Whether the hosts that are connected to `from` are connected to `to`, as far as that is known.
-    fn hosts_follow(&self, from: &GatewayName, to: &GatewayName) -> bool {
+    /// How many hosts that are connected to `from` are not connected to `to`. Where that is not known, they are taken to be.
+    pub(super) fn hosts_lacking(&self, from: &GatewayName, to: &GatewayName) -> usize {
         let of = |name: &GatewayName| match self.peers.get(name) {
             Some(peer) => peer.record.as_ref()?.hosts.as_ref(),
             None => self.hosts.as_ref(),
         };
-        from == to || of(from).zip(of(to)).is_none_or(|(hosts, there)| hosts.lacking(there) == 0)
+        of(from).zip(of(to)).map_or(0, |(hosts, there)| hosts.lacking(there))
+    }
+
+    /// Whether hosts of `from` find at `to` what moves there.
+    fn hosts_follow(&self, from: &GatewayName, to: &GatewayName) -> bool {
+        self.hosts_lacking(from, to) == 0
     }
 
     /// Wants one group elsewhere if this gateway has more than others: only while all is calm, one at a time, none that an

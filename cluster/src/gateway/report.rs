@@ -121,7 +121,7 @@ impl Gateway {
             software: record.map(|record| record.software.clone()),
             // Of who is dead, others have taken some by now.
             groups: record.map(|record| if lease == "dead" { owned } else { record.groups }),
-            lacks_hosts: peer.lacks_hosts(self.hosts.as_ref()),
+            lacks_hosts: self.hosts_lacking(&self.me().gateway, name),
             leaving: record.is_some_and(|record| record.leaving),
             trouble: peer.trouble().cloned(),
             applied: record.and_then(|record| record.applied),
