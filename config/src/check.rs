@@ -25,6 +25,7 @@ use core::ops::{Range, RangeInclusive};
 use core::str::FromStr;
 use nvme_proto::nqn::Nqn;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::hash::Hash;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -71,25 +72,28 @@ pub(crate) fn check(text: &str, file: &file::File) -> Result<Config> {
         "nqn",
         file.subsystem.iter().zip(&subsystems).map(|(s, v)| (s.as_ref().nqn.span(), v.nqn.to_string())),
     )?;
-    let namespaces = || file.subsystem.iter().flat_map(|s| &s.as_ref().namespace).map(Spanned::as_ref);
-    let paths = namespaces().filter_map(|n| n.path.as_ref());
-    checker.unique("path", paths.map(|p| (p.span(), p.as_ref().display().to_string())))?;
-    let images = file
-        .subsystem
-        .iter()
-        .flat_map(|s| &s.as_ref().namespace)
-        .zip(subsystems.iter().flat_map(|s| &s.namespaces));
-    let images = images.filter_map(|(file, it)| match &it.backing {
-        Backing::Rbd(image) => Some((file.span(), image.to_string())),
+    let namespaces = || {
+        let both = file.subsystem.iter().zip(&subsystems);
+        both.flat_map(|(s, it)| s.as_ref().namespace.iter().zip(&it.namespaces).map(|pair| (it.nqn, pair)))
+    };
+    let paths = namespaces().filter_map(|(nqn, (file, it))| {
+        let path = file.as_ref().path.as_ref()?;
+        Some((path.span(), path.as_ref().display().to_string(), (nqn, it.nsid)))
+    });
+    checker.unique_of_namespaces("path", paths)?;
+    let images = namespaces().filter_map(|(nqn, (file, it))| match &it.backing {
+        Backing::Rbd(image) => Some((file.span(), image.to_string(), (nqn, it.nsid))),
         _ => None,
     });
-    checker.unique("image", images)?;
+    checker.unique_of_namespaces("image", images)?;
     // A host that finds one UUID in two subsystems refuses the second disk.
-    let uuids = namespaces().filter_map(|n| n.uuid.as_ref());
-    checker.unique("uuid", uuids.filter_map(|u| Some((u.span(), u.as_ref().parse::<Uuid>().ok()?))))?;
+    let uuids = namespaces().filter_map(|(nqn, (file, it))| {
+        Some((file.as_ref().uuid.as_ref()?.span(), Uuid::from_bytes(it.uuid?), (nqn, it.nsid)))
+    });
+    checker.unique_of_namespaces("uuid", uuids)?;
     checker.at_most("listeners", file.listener.iter().map(Spanned::span), LISTENERS_MAX)?;
     checker.at_most("subsystems", file.subsystem.iter().map(Spanned::span), SUBSYSTEMS_MAX)?;
-    checker.at_most("namespaces", namespaces().map(|n| n.nsid.span()), NAMESPACES_MAX)?;
+    checker.at_most("namespaces", namespaces().map(|(_, (n, _))| n.as_ref().nsid.span()), NAMESPACES_MAX)?;
     let limited = file.subsystem.iter().flat_map(|s| &s.as_ref().host_limits);
     checker.at_most("host_limits", limited.map(Spanned::span), HOSTS_MAX)?;
     let hosts = file.host.iter().map(|h| checker.host(h)).collect::<Result<Vec<_>>>()?;
@@ -267,21 +271,41 @@ impl Checker<'_> {
         }
     }
 
-    fn unique<K: Hash + Eq + Display + Clone>(
+    fn unique<K: Hash + Eq + Display>(
         &self,
         key: &str,
         values: impl Iterator<Item = (Range<usize>, K)>,
     ) -> Result<()> {
+        self.unique_at(key, values.map(|(span, value)| (span, value, ())), |()| "there".to_owned())
+    }
+
+    /// The same of what namespaces have.
+    fn unique_of_namespaces<K: Hash + Eq + Display>(
+        &self,
+        key: &str,
+        values: impl Iterator<Item = (Range<usize>, K, (Nqn, u32))>,
+    ) -> Result<()> {
+        self.unique_at(key, values, |(nqn, nsid)| format!("that of namespace {nsid} of {nqn}"))
+    }
+
+    /// `place` says where one is that is in no file.
+    fn unique_at<K: Hash + Eq + Display, P>(
+        &self,
+        key: &str,
+        values: impl Iterator<Item = (Range<usize>, K, P)>,
+        place: impl Fn(P) -> String,
+    ) -> Result<()> {
         let mut seen = HashMap::new();
-        for (span, value) in values {
-            if let Some(first) = seen.insert(value.clone(), span.clone()) {
-                let line = ConfigError::at(self.text, &first, "").line;
-                let place = if self.text.is_empty() { "there".to_owned() } else { format!("in line {line}") };
-                return Err(ConfigError::at(
-                    self.text,
-                    &span,
-                    format!("{key} {value} is {place} already: each may occur once"),
-                ));
+        for (span, value, at) in values {
+            match seen.entry(value) {
+                Entry::Vacant(entry) => drop(entry.insert((span, at))),
+                Entry::Occupied(entry) => {
+                    let (value, (first, at)) = entry.remove_entry();
+                    let line = ConfigError::at(self.text, &first, "").line;
+                    let place = if self.text.is_empty() { place(at) } else { format!("in line {line}") };
+                    let message = format!("{key} {value} is {place} already: each may occur once");
+                    return Err(ConfigError::at(self.text, &span, message));
+                }
             }
         }
         Ok(())

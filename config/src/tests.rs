@@ -543,7 +543,8 @@ fn draft_is_checked_as_a_file_is() {
     assert!(matches!(&config.subsystems[0].hosts, Hosts::Only(hosts) if hosts.len() == 2));
     draft.add_namespace(two, toml::from_str("nsid = 1\npath = \"/srv/two.img\"").unwrap()).unwrap();
     let error = draft.check().unwrap_err();
-    assert!(error.line == 0 && error.message.contains("/srv/two.img"), "{error}");
+    let text = format!("path /srv/two.img is that of namespace 2 of {one} already: each may occur once");
+    assert_eq!((error.line, error.message), (0, text));
     let error = draft.remove_namespace(one, 9).unwrap_err().to_string();
     assert_eq!(error, "there is no namespace 9; there is 1, 7, 2");
     assert!(draft.allow_host(two, one).unwrap_err().to_string().contains("any host"));

@@ -166,7 +166,8 @@ impl<'a> Files<'a> {
             }
             libc::ENOENT | libc::EINVAL => {
                 format!(
-                    "is there a key of client.{user} in {keyring}, readable by this process, and mon_host in {conf}?"
+                    "is there a key of client.{user} in {keyring}, readable by this process, and mon_host in {conf}, of addresses or \
+                     names that resolve?"
                 )
             }
             _ => "is the configuration that of the cluster?".to_owned(),

@@ -203,7 +203,7 @@ impl StatusAnswer {
             (self.reload_errors > 0).then(|| format!("{} error(s) at the last reload", self.reload_errors)),
         );
         lines.extend(self.draining.then(|| "drained: no connection is taken".to_owned()));
-        lines.extend(self.nothing_served.iter().map(|what| format!("nothing is served: there is {what}")));
+        lines.extend(self.nothing_served.iter().map(|what| format!("nothing is served: {what}")));
         lines.extend(self.group_trouble.iter().map(|line| format!("group: {line}")));
         for ListenerStatus { address, up, fault, .. } in &self.listeners {
             let fault = fault.clone().or((!up).then(|| "it is down".to_owned()));
@@ -243,7 +243,7 @@ impl fmt::Display for StatusAnswer {
             writeln!(f, "drained: no connection is taken (`drain --end` ends it)")?;
         }
         if let Some(what) = &self.nothing_served {
-            writeln!(f, "nothing is served: there is {what}")?;
+            writeln!(f, "nothing is served: {what}")?;
         }
         self.group_trouble.iter().try_for_each(|line| writeln!(f, "group: {line}"))?;
         self.listeners.iter().try_for_each(|listener| listener.fmt(f))?;

@@ -44,7 +44,7 @@ impl Daemon {
             config_file: self.path.as_ref().map(|path| path.display().to_string()),
             draining: self.draining,
             reload_errors: self.reload_errors,
-            nothing_served: self.waits_for().or_else(|| self.serves_nothing()),
+            nothing_served: self.waits_for().or_else(|| Some(format!("there is {}", self.serves_nothing()?))),
             group_trouble: self.group_trouble(),
             listeners: self.listener_statuses(),
             subsystems: self
