@@ -19,6 +19,7 @@ use nvmf_tls::{TlsKeyring, read_key_file};
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::fs::Metadata;
+use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -118,6 +119,18 @@ impl Findings {
         match nvmf_rados::check(&ClusterSpec { conf, user, keyring }) {
             Ok(absent) => self.warnings.extend(absent.iter().map(|error| format!("[cluster]: {error}"))),
             Err(error) => self.problems.push(format!("[cluster]: {error}")),
+        }
+        for address in cluster.addresses.iter().filter_map(|text| text.parse::<SocketAddr>().ok()) {
+            let is_at = |listener: &Listener| {
+                let (ip, port) = (listener.address.ip(), listener.address.port());
+                port == address.port() && (ip.is_unspecified() || ip == address.ip())
+            };
+            if !config.listeners.iter().any(is_at) {
+                self.warnings.push(format!(
+                    "[cluster]: hosts are told to connect to {address}, where no [[listener]] is: something must lead them from \
+                     there to one of this gateway's, or write the address of one"
+                ));
+            }
         }
         if config.listeners.iter().all(|listener| listener.discovery_only) {
             self.warnings.push(

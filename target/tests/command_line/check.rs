@@ -144,6 +144,27 @@ fn port_of_another_listener_is_not_another_programs() {
 }
 
 #[test]
+fn gateway_that_tells_hosts_an_address_where_it_does_not_listen_is_warned() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("target.toml");
+    for (listener, address, is_meant) in [
+        ("192.0.2.1:4420", "192.0.2.1:4420", true),
+        ("0.0.0.0:4420", "192.0.2.1:4420", true),
+        ("192.0.2.1:4420", "192.0.2.1:4421", false),
+        ("192.0.2.1:4420", "192.0.2.2:4420", false),
+    ] {
+        let text = format!(
+            "[[listener]]\naddress = \"{listener}\"\n[cluster]\npool = \"p\"\naddresses = [\"{address}\"]\n"
+        );
+        std::fs::write(&path, text).unwrap();
+        let said = target(&["check", path.to_str().unwrap()]).output().unwrap().stderr;
+        let said = String::from_utf8(said).unwrap();
+        let warning = format!("hosts are told to connect to {address}, where no [[listener]] is");
+        assert_eq!(!said.contains(&warning), is_meant, "{said}");
+    }
+}
+
+#[test]
 fn configuration_that_serves_nobody_is_warned_of() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("target.toml");
