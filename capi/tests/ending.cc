@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <nvmf.h>
+#include <pthread.h>
 #include <thread>
 
 static int check(bool good, const char *what)
@@ -47,6 +48,39 @@ static void of_thread(const char *uri)
     check(nvmf_pwrite(disk.disk, "thread", 6, 0, 0) == 6, "a write");
 }
 
+// Destructors of a thread's keys run again for what they have set: by then the thread has nothing else of its own.
+static pthread_key_t key;
+
+static void of_key(void *rounds)
+{
+    char byte[1];
+    Disk *disk = *static_cast<Disk **>(rounds);
+    static int round;
+    // Each sleeps for its answer once at least.
+    for (int count = 0; count < 20; count++) {
+        check(nvmf_pwrite(disk->disk, "key", 3, 4096, NVMF_FUA) == 3, "a write of a key's destructor");
+        check(nvmf_flush(disk->disk) == 0, "a flush of a key's destructor");
+    }
+    check(nvmf_pread(disk->disk, byte, 1, UINT64_C(1) << 60) == -EINVAL, "a read beyond the end");
+    if (++round % 3 != 0)
+        pthread_setspecific(key, rounds);
+}
+
+static void of_keys(const char *uri)
+{
+    Disk disk, *of_thread = &disk;
+    disk.open(uri, nullptr);
+    check(pthread_key_create(&key, of_key) == 0, "a key");
+    for (int before = 0; before < 2; before++) {
+        std::thread thread([&] {
+            pthread_setspecific(key, &of_thread);
+            if (before == 1)
+                check(nvmf_flush(disk.disk) == 0, "a flush");
+        });
+        thread.join();
+    }
+}
+
 // A read that ends with its time and goes on: what it brings later comes not into memory that the program uses again.
 static void of_timed_out_read(const char *uri, int target)
 {
@@ -77,6 +111,7 @@ int main(int, char **arguments)
 {
     std::thread thread(of_thread, arguments[1]);
     thread.join();
+    of_keys(arguments[1]);
     of_timed_out_read(arguments[1], std::atoi(arguments[2]));
     // Its memory of this thread is made before what ends with the process.
     check(nvmf_flush(nullptr) == -EINVAL, "a flush of nothing");

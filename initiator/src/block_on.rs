@@ -4,10 +4,9 @@ use crate::caller::{self, CallerScope, Round};
 use core::cell::Cell;
 use core::pin::pin;
 use nvmf_spin::Spin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
 use std::time::Instant;
 
 thread_local! {
@@ -16,26 +15,51 @@ thread_local! {
 }
 
 struct Waiting {
-    unpark: Arc<Unpark>,
+    sleep: Arc<Sleep>,
     waker: Waker,
     spin: Spin,
     /// When the clock of `spin` started.
     start: Instant,
 }
 
-struct Unpark {
-    thread: Thread,
-    woken: AtomicBool,
+/// Where the thread sleeps. Not `std::thread::park`: that ends the process in a thread that has nothing of its own any more, as
+/// while the destructors of pthread keys run for the second time.
+#[derive(Default)]
+struct Sleep {
+    /// [`AWAKE`], [`ASLEEP`] or [`WOKEN`].
+    state: AtomicU8,
+    asleep: Mutex<()>,
+    woken: Condvar,
 }
 
-impl Wake for Unpark {
+const AWAKE: u8 = 0;
+const ASLEEP: u8 = 1;
+const WOKEN: u8 = 2;
+
+impl Sleep {
+    fn is_woken(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == WOKEN
+    }
+
+    /// Until it is woken, or has been since the last poll.
+    fn sleep(&self) {
+        let asleep = self.asleep.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.state.compare_exchange(AWAKE, ASLEEP, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            drop(self.woken.wait_while(asleep, |()| !self.is_woken()));
+        }
+    }
+}
+
+impl Wake for Sleep {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if !self.woken.swap(true, Ordering::SeqCst) {
-            self.thread.unpark();
+        if self.state.swap(WOKEN, Ordering::SeqCst) == ASLEEP {
+            // It waits by now, or has seen that it need not.
+            drop(self.asleep.lock());
+            self.woken.notify_one();
         }
     }
 }
@@ -49,12 +73,12 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     // A wake left over from the last use costs one poll. A nested use takes another waker.
     // A thread that ends keeps none: it may still wait, in what runs at its end.
     let spare = SPARE.try_with(Cell::take).unwrap_or_default();
-    let mut waiting = spare.unwrap_or_else(Waiting::of_this_thread);
+    let mut waiting = spare.unwrap_or_else(Waiting::new);
     let scope = CallerScope::begin();
     let waker = waiting.waker.clone();
     let mut context = Context::from_waker(&waker);
     let output = loop {
-        waiting.unpark.woken.store(false, Ordering::SeqCst);
+        waiting.sleep.state.store(AWAKE, Ordering::SeqCst);
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
             break output;
         }
@@ -66,17 +90,16 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 impl Waiting {
-    fn of_this_thread() -> Self {
-        let unpark = Arc::new(Unpark { thread: thread::current(), woken: AtomicBool::new(false) });
-        let waker = Waker::from(Arc::clone(&unpark));
-        Self { unpark, waker, spin: Spin::new(), start: Instant::now() }
+    fn new() -> Self {
+        let sleep = Arc::<Sleep>::default();
+        let waker = Waker::from(Arc::clone(&sleep));
+        Self { sleep, waker, spin: Spin::new(), start: Instant::now() }
     }
 
     /// Drives what the future waits for until the future is woken, and sleeps when that takes long.
     fn wait(&mut self) {
-        let Self { unpark, spin, start, .. } = self;
-        let woken = || unpark.woken.load(Ordering::SeqCst);
-        while !woken() {
+        let Self { sleep, spin, start, .. } = self;
+        while !sleep.is_woken() {
             let now = Instant::now();
             let at = now.saturating_duration_since(*start);
             match caller::drive(now) {
@@ -86,9 +109,7 @@ impl Waiting {
                 Round::Taken(max) if spin.goes_on(at, max) => spin.give_way(),
                 Round::Quiet(_) | Round::Taken(_) | Round::Idle => {
                     caller::leave_all();
-                    while !woken() {
-                        thread::park();
-                    }
+                    sleep.sleep();
                     spin.on_work(start.elapsed());
                 }
             }
