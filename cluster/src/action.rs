@@ -332,6 +332,9 @@ pub enum Reply {
     Unopened(Unopened),
     /// The client is blocklisted (-108).
     Blocklisted,
+    /// The client may not do that, for this reason, and was made a while ago: a new one may, if the user's capabilities were
+    /// changed since. All clients that are as old are refused, or will be.
+    Outdated(String),
     /// Another error. Whether a write took effect is not known.
     Failed(String),
 }
@@ -340,7 +343,7 @@ impl Reply {
     /// Why an action came to nothing, if it did.
     pub(crate) fn failure(self) -> Option<String> {
         match self {
-            Self::Failed(reason) => Some(reason),
+            Self::Failed(reason) | Self::Outdated(reason) => Some(reason),
             Self::Blocklisted => Some("this client is blocklisted".to_string()),
             Self::Conflict => Some("somebody else was first".to_string()),
             _ => None,

@@ -75,6 +75,7 @@ fn wrong(which: u8) -> Reply {
         3 => Reply::Held(locker),
         4 => Reply::Connected(Address("10.0.0.1:0/0".into())),
         5 => Reply::Unchanged,
+        6 => Reply::Outdated("it may not".into()),
         _ => Reply::Done,
     }
 }
@@ -101,7 +102,7 @@ proptest! {
                 let Some(action) = gateway.poll_action() else { break };
                 let Some(op) = action.op() else { continue };
                 let which = replies.next().unwrap_or_default();
-                let reply = if which < 7 { wrong(which) } else { right(&action, &contents[turn % contents.len()], turn as u64) };
+                let reply = if which < 8 { wrong(which) } else { right(&action, &contents[turn % contents.len()], turn as u64) };
                 now += Duration::from_millis(3);
                 gateway.on_reply(now, op, reply);
             }

@@ -319,6 +319,16 @@ impl Gateway {
         self.own.reconnects += 1;
     }
 
+    /// The clients of the ANA groups are as old, and may be refused what the new one of the control plane may: with the lease
+    /// alone they would be served again by clients that fail. So they are taken anew.
+    pub(super) fn on_control_outdated(&mut self, now: Duration) {
+        if matches!(self.membership, Membership::Reconnecting | Membership::Stopped) {
+            return;
+        }
+        self.step_down(now, Membership::Reconnecting);
+        self.own.reconnect_at = Some(now);
+    }
+
     /// Asks for another client of the store when it is time.
     pub(super) fn reconnect(&mut self, now: Duration) {
         match self.own.reconnect_at {

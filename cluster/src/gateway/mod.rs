@@ -190,8 +190,10 @@ impl Gateway {
         self.lease.check(now, &self.timing);
         let Some(purpose) = self.operations.remove(&op) else { return };
         let control = !matches!(purpose, Purpose::Group(_) | Purpose::Shutdown | Purpose::Reconnect);
-        if control && reply == Reply::Blocklisted {
-            self.on_control_blocklisted(now);
+        match reply {
+            Reply::Blocklisted if control => self.on_control_blocklisted(now),
+            Reply::Outdated(_) if control => self.on_control_outdated(now),
+            _ => {}
         }
         match purpose {
             Purpose::Lock => self.on_lock(now, reply),

@@ -58,7 +58,9 @@ impl Gateway {
             |text: &str| Some(reason.map_or_else(|| text.to_string(), |reason| format!("{text}: {reason}")));
         let lapse = || format!("its lease was not renewed in time: {}", failure.unwrap_or(no_answer));
         match &self.membership {
-            Membership::Joining if self.own.reconnects == 0 => ("joining", because("waits for its lease")),
+            Membership::Joining | Membership::Reconnecting if self.own.reconnects == 0 => {
+                ("joining", because("waits for its lease"))
+            }
             Membership::Registering => match &self.own.waits {
                 Some((word, why)) => (word, Some(why.clone())),
                 None => ("joining", because("writes its record")),

@@ -152,10 +152,10 @@ impl Store {
             // A lock makes its object, so the pool is gone. One of its name that is made anew is found by its name only.
             drop(self.locked().take());
         }
-        if locked.as_ref().is_err_and(Error::is_refused) {
-            // Capabilities that were given since do not count for a connection that is there.
-            let is_old = |pool: &mut Pool| pool.cluster().is_to_be_renewed();
-            drop(self.locked().take_if(is_old));
+        if let Some(error) = locked.as_ref().err().filter(|error| error.is_refused())
+            && self.locked().as_ref().is_some_and(|pool| pool.cluster().is_to_be_renewed())
+        {
+            return Reply::Outdated(error.to_string());
         }
         match replied(locked) {
             Reply::Free => Reply::Failed("the lock was free a moment later".to_owned()),

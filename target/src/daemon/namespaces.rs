@@ -259,6 +259,9 @@ impl Namespaces {
         // One that the group knows has the UUID that it is known by: with another one it is another disk, which is looked at
         // where it is taken up.
         let is_known = |key: &Key| of_group.iter().any(|(known, _)| known == key);
+        // Whatever UUID others are given, that one stays its.
+        let has_claim = |claim: &Claim| of_group.contains(&(claim.key, Uuid::from_bytes(claim.uuid)));
+        let nobody = Claims::default();
         let configured = Claims::configured(wanted);
         let twins = self.faults.values().filter_map(|fault| fault.twin);
         let twins = twins.filter(|twin| !held.iter().any(|export| export.is(&twin.key.0, twin.key.1)));
@@ -267,7 +270,9 @@ impl Namespaces {
         for export in held {
             let claim = Claim::of(&export);
             let served = if is_known(&claim.key) { &served } else { &served_in_group };
-            let Some(source) = claim.refused(served, &configured, &found) else {
+            let (configured, found) =
+                if has_claim(&claim) { (&nobody, &nobody) } else { (&configured, &found) };
+            let Some(source) = claim.refused(served, configured, found) else {
                 opened.push(export);
                 continue;
             };
@@ -499,6 +504,7 @@ mod tests {
     use super::*;
     use nvmf_backend::OpenError;
     use nvmf_config::Config;
+    use nvmf_subsystem::Nqn;
     use std::time::Instant;
 
     #[test]
@@ -565,6 +571,43 @@ mod tests {
         };
         assert!(rests_at(3) && rests_at(63), "hosts have heard nothing meanwhile");
         assert!(rests_at(65) && !rests_at(66));
+    }
+
+    #[test]
+    fn namespace_that_its_group_has_served_keeps_its_uuid_whatever_another_is_given() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = Arc::new(StateDirectory::open(Some(&folder.path().join("state"))).unwrap());
+        let waker = Waker::default();
+        let text = |uuid: Option<Uuid>| {
+            let namespace = |nsid: u32, rest: String| {
+                let path = folder.path().join(format!("{nsid}.img"));
+                std::fs::write(&path, [0; 4096]).unwrap();
+                format!("[[subsystem.namespace]]\nnsid = {nsid}\npath = {path:?}\n{rest}")
+            };
+            let other = uuid.map(|uuid| namespace(2, format!("uuid = \"{uuid}\"\n"))).unwrap_or_default();
+            let subsystem = "[[subsystem]]\nnqn = \"nqn.2026-11.com.example:a\"\nallow_any_host = true\n";
+            let listener = "[[listener]]\naddress = \"127.0.0.1:4420\"\n";
+            format!("{listener}{subsystem}{}{other}", namespace(1, String::new()))
+        };
+        // As after a start: both are open, none is served.
+        let settled = |text: &str, of_group: &dyn Fn(Nqn) -> Vec<(Key, Uuid)>| {
+            let wanted = Config::parse(text).unwrap().subsystems;
+            let (mut namespaces, now) = (Namespaces::default(), Duration::ZERO);
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while namespaces.held() < wanted[0].namespaces.len() {
+                assert!(Instant::now() < deadline, "it does not open");
+                namespaces.begin(&wanted, now, &waker, &state);
+                assert!(namespaces.collect(&wanted, now).is_empty());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let (opened, faults) = namespaces.settle(&wanted, &of_group(wanted[0].nqn), now);
+            let opened = opened.iter().map(|export| (export.namespace.nsid, Uuid::from_bytes(export.uuid)));
+            (opened.collect::<Vec<_>>(), faults.iter().map(|fault| fault.nsid).collect::<Vec<_>>())
+        };
+        let (opened, _) = settled(&text(None), &|_| Vec::new());
+        let (_, uuid) = opened[0];
+        assert_eq!(settled(&text(Some(uuid)), &|nqn| vec![((nqn, 1), uuid)]), (vec![(1, uuid)], vec![2]));
+        assert_eq!(settled(&text(Some(uuid)), &|_| Vec::new()), (vec![(2, uuid)], vec![1]), "of no group");
     }
 
     /// `close` may hang: here the thread that closes the first disk is one that never ends.

@@ -42,6 +42,8 @@ fn claim(key: &str, value: &Value) -> Option<(Uuid, String)> {
 /// UUIDs that these changes give to namespaces, with these.
 struct Claims {
     given: BTreeMap<Uuid, String>,
+    /// One that two of them are given.
+    twice: Option<(Uuid, String)>,
     changed: BTreeSet<String>,
     removed: BTreeSet<String>,
 }
@@ -52,14 +54,23 @@ impl Claims {
             let those = changes.iter().filter(move |change| change.value.is_some() == is_set);
             those.map(|change| change.key.clone())
         };
-        let given = changes.iter().filter_map(|change| claim(&change.key, change.value.as_ref()?));
-        Self { given: given.collect(), changed: keys(true).collect(), removed: keys(false).collect() }
+        let (mut given, mut twice) = (BTreeMap::new(), None);
+        for (uuid, namespace) in
+            changes.iter().filter_map(|change| claim(&change.key, change.value.as_ref()?))
+        {
+            let other = given.insert(uuid, namespace.clone()).filter(|other| *other != namespace);
+            twice = twice.or(other.map(|other| (uuid, other)));
+        }
+        Self { given, twice, changed: keys(true).collect(), removed: keys(false).collect() }
     }
 
     /// That none of them is another namespace's.
     fn are_free(&self, items: &Items) -> Result<(), String> {
         if self.given.is_empty() {
             return Ok(());
+        }
+        if let Some((uuid, namespace)) = &self.twice {
+            return Err(taken(*uuid, namespace));
         }
         for (key, item) in items {
             let Some((uuid, namespace)) = claim(key, &item.value) else { continue };
@@ -73,15 +84,18 @@ impl Claims {
             let of_own = [Some(own.clone()), size_of(own)].into_iter().flatten();
             let mut before = of_own.filter_map(|key| claim(&key, &items.get(&key)?.value));
             if !before.any(|(had, _)| had == uuid) {
-                return Err(format!(
-                    "UUID {uuid} is that of {} already: hosts would take the two for one disk. Leave `uuid` out, or give \
-                     another",
-                    name(&namespace)
-                ));
+                return Err(taken(uuid, &namespace));
             }
         }
         Ok(())
     }
+}
+
+fn taken(uuid: Uuid, namespace: &str) -> String {
+    format!(
+        "UUID {uuid} is that of {} already: hosts would take the two for one disk. Leave `uuid` out, or give another",
+        name(namespace)
+    )
 }
 
 /// That UUIDs which these changes give to namespaces are those of no others; else what is said to people.
@@ -280,6 +294,17 @@ mod tests {
             let of_image = Change { key: format!("size/{NQN}/10"), value: Some(size), expect: None };
             assert_eq!(asked(&[super::tests::set(10, Some("c")), of_image]), Err(text), "that of its image");
         }
+        let size = json!({ "uuid": "44444444-4444-4444-4444-444444444444" });
+        let of_image = Change { key: format!("size/{NQN}/10"), value: Some(size), expect: None };
+        let both = [
+            super::tests::set(10, Some("c")),
+            set(11, "d", "44444444-4444-4444-4444-444444444444"),
+            of_image,
+        ];
+        assert!(
+            asked(&both).unwrap_err().contains("4 is that of namespace 11"),
+            "of two that are added at once"
+        );
         assert_eq!(asked(&[set(10, "c", "33333333-3333-3333-3333-333333333333")]), Ok(()));
         assert_eq!(asked(&[set(30, "a", USUAL)]), Ok(()), "its own, said now");
         assert_eq!(asked(&[set(31, "b", GIVEN)]), Ok(()), "as it is");

@@ -1,0 +1,109 @@
+//! A gateway whose client of the store may not what its user may by now.
+
+use nvmf_cluster::{
+    Action, Address, AnaState, BootId, Gateway, GatewayName, Handle, Identity, Object, Process, Reply,
+    Snapshot, Timing,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// A store that does all that it is asked for, and what the gateway has there.
+#[derive(Default)]
+struct Store {
+    objects: BTreeMap<Object, (u64, BTreeMap<String, Vec<u8>>)>,
+    /// The leases are asked for through a client that may not.
+    is_outdated: bool,
+    /// Clients of ANA groups, and what hosts are shown.
+    handles: BTreeSet<Handle>,
+    optimized: BTreeSet<u32>,
+}
+
+impl Store {
+    fn reply(&mut self, action: Action) -> Reply {
+        match action {
+            Action::Read { object, unless, .. } => {
+                let (version, keys) = self.objects.entry(object).or_default();
+                match unless == Some(*version) {
+                    true => Reply::Unchanged,
+                    false => Reply::Snapshot(Snapshot { version: *version, keys: keys.clone() }),
+                }
+            }
+            Action::CompareAndSet { object, compare, set, .. } => {
+                let (version, keys) = self.objects.entry(object).or_default();
+                if compare.iter().any(|(key, value)| keys.get(key) != value.as_ref()) {
+                    return Reply::Conflict;
+                }
+                for (key, value) in set {
+                    match value {
+                        Some(value) => drop(keys.insert(key, value)),
+                        None => drop(keys.remove(&key)),
+                    }
+                }
+                *version += 1;
+                Reply::Done
+            }
+            Action::Lock { .. } if self.is_outdated => Reply::Outdated("it may not lock".into()),
+            Action::ListLockers { .. } => Reply::Free,
+            Action::Connect { handle, .. } => {
+                self.handles.insert(handle);
+                Reply::Connected(Address(format!("10.0.0.1:0/{}", handle.0)))
+            }
+            Action::Shutdown { handle, .. } => {
+                self.handles.remove(&handle);
+                Reply::Done
+            }
+            Action::Converge { .. } => Reply::Converged(Vec::new()),
+            Action::ReconnectControl { .. } => {
+                self.is_outdated = false;
+                Reply::Done
+            }
+            Action::SetAna { group, state } => {
+                match state {
+                    AnaState::OPTIMIZED => self.optimized.insert(group.0),
+                    _ => self.optimized.remove(&group.0),
+                };
+                Reply::Done
+            }
+            _ => Reply::Done,
+        }
+    }
+
+    fn run(
+        &mut self,
+        gateway: &mut Gateway,
+        now: &mut Duration,
+        mut until: impl FnMut(&Self, &Gateway) -> bool,
+    ) {
+        for _ in 0..400 {
+            while let Some(action) = gateway.poll_action() {
+                let op = action.op();
+                let reply = self.reply(action);
+                op.into_iter().for_each(|op| gateway.on_reply(*now, op, reply.clone()));
+                if until(self, gateway) {
+                    return;
+                }
+            }
+            *now += Duration::from_millis(100);
+            gateway.on_timeout(*now);
+        }
+        panic!("it does not come about: {:?}", gateway.status(*now));
+    }
+}
+
+#[test]
+fn groups_are_served_by_new_clients_where_that_of_the_lease_is_outdated() {
+    let process = Process { gateway: GatewayName::new("a").unwrap(), boot: BootId("1".into()) };
+    let addresses = vec!["192.0.2.1:4420".to_owned()];
+    let identity = Identity { process, addresses, software: "1".into(), ana_groups: 2 };
+    let mut now = Duration::from_secs(1);
+    let mut gateway = Gateway::new(identity, Timing::DEFAULT, now);
+    let mut store = Store::default();
+    store.run(&mut gateway, &mut now, |store, _| store.optimized.len() == 2);
+    let old = store.handles.clone();
+    store.is_outdated = true;
+    store.run(&mut gateway, &mut now, |store, _| !store.is_outdated);
+    assert_eq!(store.optimized, [].into(), "they are taken from hosts before the client is made anew");
+    assert_eq!(gateway.status(now).state, "joining");
+    store.run(&mut gateway, &mut now, |store, _| store.optimized.len() == 2);
+    assert!(store.handles.is_disjoint(&old), "{:?} of {old:?}", store.handles);
+}
