@@ -22,8 +22,9 @@
  *
  * Threads. Every function may be called from any thread, several at once, on the same disk: but for nvmf_close(), which is
  * the last call on its disk, and nvmf_free(), which is the last on its memory. The library has a thread of its own for each
- * disk. A process that forks uses a disk in one of the two only. While a thread or the process ends (destructors of C++, of
- * pthread keys, atexit()), calls work, but what failed is not kept: nvmf_last_error() does not know it.
+ * disk. A process that is forked off must open its own: with a disk of the process before it, calls fail (-EINVAL). While a thread or the process ends (destructors of C++, of
+ * pthread keys, atexit()), calls work, but what failed is not kept: nvmf_last_error() does not know it. A
+ * thread that is in a call must not be cancelled (pthread_cancel()).
  *
  * Memory. What a call is given it uses until it returns; until then nobody else writes to it, nor reads what a read fills. Memory
  * of a submitted operation belongs to the library until the operation's completion was returned by nvmf_poll() or nvmf_wait(): it
@@ -247,7 +248,7 @@ int nvmf_open(const char *uri,
 
 /*
  Closes a disk, shuts its controller down and frees its memory (nvmf_alloc()). Operations that have not ended fail, and their
- completions are not returned. Null does nothing.
+ completions are not returned. Null does nothing, nor does a disk of the process that this one was forked off from.
  */
 void nvmf_close(struct nvmf_disk *disk);
 

@@ -1,6 +1,7 @@
 //! A disk: opened, described, closed.
 
 use crate::boundary::{Fault, call_int, text};
+use crate::fork;
 use crate::memory::Registered;
 use crate::options;
 use core::ffi::c_char;
@@ -15,6 +16,8 @@ pub struct nvmf_disk {
     pub(crate) memory: Registered,
     /// An operation may go on after its call has returned.
     pub(crate) has_timeout: bool,
+    /// Of which process it is: [`fork::generation`].
+    process: u32,
 }
 
 /// The state of a disk's connection.
@@ -140,16 +143,19 @@ fn open(uri: &str, options: &[&str]) -> Result<nvmf_disk, Fault> {
         queue: Queue::new(device)?,
         memory: Registered::default(),
         has_timeout: timeout.is_some(),
+        process: fork::generation(),
     })
 }
 
 /// Closes a disk, shuts its controller down and frees its memory (nvmf_alloc()). Operations that have not ended fail, and their
-/// completions are not returned. Null does nothing.
+/// completions are not returned. Null does nothing, nor does a disk of the process that this one was forked off from.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmf_close(disk: *mut nvmf_disk) {
     call_int(|| {
         if !disk.is_null() {
-            // SAFETY: it is of `nvmf_open`, and no other call uses it now or later.
+            // SAFETY: it is of `nvmf_open`, and not closed.
+            unsafe { open_disk(disk)? };
+            // SAFETY: as above, and no other call uses it now or later.
             let disk = unsafe { Box::from_raw(disk) };
             let connection = disk.queue.device().connection();
             block_on(connection.close());
@@ -222,7 +228,13 @@ fn identify(disk: &nvmf_disk) -> nvmf_info {
 /// It is null, or of `nvmf_open` and not closed while the result is used.
 pub(crate) unsafe fn open_disk<'a>(disk: *const nvmf_disk) -> Result<&'a nvmf_disk, Fault> {
     // SAFETY: the caller's promise.
-    unsafe { disk.as_ref() }.ok_or_else(|| Fault::misuse("disk is null"))
+    let disk = unsafe { disk.as_ref() }.ok_or_else(|| Fault::misuse("disk is null"))?;
+    match disk.process == fork::generation() {
+        true => Ok(disk),
+        false => Err(Fault::misuse(
+            "the disk was opened by the process that this one was forked off from: open one here",
+        )),
+    }
 }
 
 impl nvmf_disk {

@@ -20,6 +20,7 @@
 mod blocking;
 mod boundary;
 mod disk;
+mod fork;
 mod memory;
 mod options;
 mod submitted;

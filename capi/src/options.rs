@@ -95,7 +95,9 @@ impl Settings {
                 }
             }
             "hostnqn" => self.host_nqn = Some(value.parse().map_err(|e| bad(format!("no NQN: {e}")))?),
-            "hostid" => self.host = Some(value.parse()?),
+            "hostid" => {
+                self.host = Some(value.parse().map_err(|e: nvmf_initiator::Error| bad(e.to_string()))?);
+            }
             "host-traddr" => self.source = Some(number(value).map_err(bad)?),
             "timeout" => self.timeout = Some(seconds(value).map_err(bad)?),
             "io-timeout" => self.io_timeout = Some(seconds(value).map_err(bad)?),
@@ -209,7 +211,7 @@ fn within(value: &str, least: u16, most: u16) -> Result<u16, String> {
 }
 
 fn seconds(value: &str) -> Result<Duration, String> {
-    Duration::try_from_secs_f64(number(value)?).map_err(|_| "seconds are not below 0".to_owned())
+    Duration::try_from_secs_f64(number(value)?).map_err(|_| "it is no time in seconds, from 0 on".to_owned())
 }
 
 fn or_for_ever(value: &str) -> Result<Option<Duration>, String> {

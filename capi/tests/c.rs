@@ -119,7 +119,7 @@ fn disks_are_closed_while_threads_and_the_process_end() {
     let site = site();
     let program = site.compiled("g++", "tests/ending.cc", &["-std=c++17"]);
     let target = site.target.pid().to_string();
-    site.says(&program, &[&site.uri(1), &target], "closed\nclosed\nclosed\nclosed\n");
+    site.says(&program, &[&site.uri(1), &target], "closed\nclosed\nclosed\nclosed\nclosed\n");
     site.target.stop().expect("the target stops");
 }
 

@@ -6,7 +6,9 @@
 #include <cstring>
 #include <nvmf.h>
 #include <pthread.h>
+#include <sys/wait.h>
 #include <thread>
+#include <unistd.h>
 
 static int check(bool good, const char *what)
 {
@@ -81,6 +83,28 @@ static void of_keys(const char *uri)
     }
 }
 
+// What is forked off has no disk of the process before it, and opens its own.
+static void of_fork(const char *uri)
+{
+    Disk disk;
+    char byte[1];
+    int status = 0;
+    disk.open(uri, nullptr);
+    pid_t child = fork();
+    if (child == 0) {
+        check(nvmf_pread(disk.disk, byte, 1, 0) == -EINVAL, "a read of the parent's disk");
+        check(std::strstr(nvmf_last_error(), "forked off") != nullptr, "words");
+        nvmf_close(disk.disk);
+        Disk own;
+        own.open(uri, nullptr);
+        check(nvmf_flush(own.disk) == 0, "a flush of the child's disk");
+        nvmf_close(own.disk);
+        std::_Exit(0);
+    }
+    check(waitpid(child, &status, 0) == child && status == 0, "the child");
+    check(nvmf_pread(disk.disk, byte, 1, 0) == 1, "a read in the parent");
+}
+
 // A read that ends with its time and goes on: what it brings later comes not into memory that the program uses again.
 static void of_timed_out_read(const char *uri, int target)
 {
@@ -112,6 +136,7 @@ int main(int, char **arguments)
     std::thread thread(of_thread, arguments[1]);
     thread.join();
     of_keys(arguments[1]);
+    of_fork(arguments[1]);
     of_timed_out_read(arguments[1], std::atoi(arguments[2]));
     // Its memory of this thread is made before what ends with the process.
     check(nvmf_flush(nullptr) == -EINVAL, "a flush of nothing");

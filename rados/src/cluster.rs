@@ -65,8 +65,13 @@ impl Cluster {
         let files = Files::of(spec);
         files.check()?;
         let conf = files.conf();
-        let connection = Unconnected::new(&spec.user, spec.conf.as_deref())?
-            .map_err(|errno| Error::new(format!("cannot read Ceph's configuration {conf}"), errno))?;
+        let connection = Unconnected::new(&spec.user, spec.conf.as_deref())?.map_err(|errno| {
+            let what = format!("cannot read Ceph's configuration {conf}");
+            match errno {
+                libc::EINVAL => Error::with(what, errno, "a line of it is not as Ceph's are"),
+                _ => Error::new(what, errno),
+            }
+        })?;
         for setting in settings(spec) {
             let set = connection.set(&setting);
             set.map_err(|errno| Error::new(format!("cannot set Ceph's option {}", setting.name), errno))?;

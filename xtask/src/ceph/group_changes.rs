@@ -87,8 +87,10 @@ pub(super) fn own_key(cluster: &mut Cluster) -> Result<()> {
     group.stop()
 }
 
-/// A gateway whose user lacks capabilities joins when it has got them.
+/// A gateway whose user lacks capabilities joins when it has got them, and serves again when they were taken away and given back.
 pub(super) fn own_capabilities(cluster: &mut Cluster) -> Result<()> {
+    // What a user may is in its ticket.
+    cluster.ceph("config set mon auth_service_ticket_ttl 20")?;
     let folder = tempfile::tempdir()?;
     let keyring = folder.path().join("keyring");
     let file = keyring.to_str().context("a folder's name is not UTF-8")?;
@@ -106,9 +108,32 @@ pub(super) fn own_capabilities(cluster: &mut Cluster) -> Result<()> {
     };
     until_within("the status says what is not allowed", SOON, || joins("the capabilities of client.caps"))?;
     cluster.allow("client.caps", "profile rbd pool=rbd")?;
-    until_within("the gateway has joined", Duration::from_secs(60), || {
-        group.status(0).is_ok_and(|status| status["state"] == "member")
-    })?;
+    let is_member = || group.status(0).is_ok_and(|status| status["state"] == "member");
+    until_within("the gateway has joined", Duration::from_secs(60), is_member)?;
+    cluster.rbd("create --size 32M own-capabilities-1")?;
+    group.change(0, &["subsystem", "add", NQN, "--allow-any-host"])?;
+    group.change(0, &["namespace", "add", NQN, "--rbd=rbd/own-capabilities-1"])?;
+    let writes = || {
+        let options = ["--rw=randwrite", "--bs=4k", "--size=1m", "--verify=crc32c"];
+        report(&mut group.job(1, &options)?)
+    };
+    writes()?;
+    cluster.allow("client.caps", "profile rbd pool=other")?;
+    // The OSDs go by what they were told when they were connected to.
+    for _ in 0..6 {
+        std::thread::sleep(Duration::from_secs(10));
+        (0..3).for_each(|osd| cluster.kill_osd(osd));
+        (0..3).try_for_each(|osd| cluster.revive_osd(osd))?;
+        if until_within("", Duration::from_secs(10), || joins("the capabilities of client.caps")).is_ok() {
+            break;
+        }
+    }
+    ensure!(joins("the capabilities of client.caps") && !is_member(), "the gateway serves on");
+    cluster.allow("client.caps", "profile rbd pool=rbd")?;
+    until_within("the gateway has joined again", Duration::from_secs(90), is_member)?;
+    group.until_served(0, 1, SOON)?;
+    writes()?;
+    cluster.ceph("config rm mon auth_service_ticket_ttl")?;
     group.stop()
 }
 

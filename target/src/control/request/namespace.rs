@@ -71,7 +71,7 @@ pub struct NamespaceAdd {
     #[arg(long)]
     #[serde(default)]
     pub read_only: bool,
-    /// Its ANA group, 1 to 127; otherwise 1, or in a group of gateways the one with the fewest namespaces.
+    /// Its ANA group, 1 to 127; otherwise 1, or in a group of gateways one of the gateway that serves the fewest namespaces.
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ana_group: Option<u32>,
