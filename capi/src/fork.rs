@@ -17,7 +17,7 @@ pub(crate) fn generation() -> u32 {
     FORKS.load(Ordering::Relaxed)
 }
 
-/// In the new process, before anything else runs there.
+/// In the new process, where that was made by `fork()`.
 extern "C" fn on_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 #[derive(Default)]
 struct Store {
     objects: BTreeMap<Object, (u64, BTreeMap<String, Vec<u8>>)>,
-    /// The leases are asked for through a client that may not.
+    /// The control plane's client may not write.
     is_outdated: bool,
     /// Clients of ANA groups, and what hosts are shown.
     handles: BTreeSet<Handle>,
@@ -28,6 +28,7 @@ impl Store {
                     false => Reply::Snapshot(Snapshot { version: *version, keys: keys.clone() }),
                 }
             }
+            Action::CompareAndSet { .. } if self.is_outdated => Reply::Failed("it may not write".into()),
             Action::CompareAndSet { object, compare, set, .. } => {
                 let (version, keys) = self.objects.entry(object).or_default();
                 if compare.iter().any(|(key, value)| keys.get(key) != value.as_ref()) {
@@ -75,7 +76,8 @@ impl Store {
         mut until: impl FnMut(&Self, &Gateway) -> bool,
     ) {
         for _ in 0..400 {
-            while let Some(action) = gateway.poll_action() {
+            for _ in 0..50 {
+                let Some(action) = gateway.poll_action() else { break };
                 let op = action.op();
                 let reply = self.reply(action);
                 op.into_iter().for_each(|op| gateway.on_reply(*now, op, reply.clone()));
@@ -90,15 +92,20 @@ impl Store {
     }
 }
 
-#[test]
-fn groups_are_served_by_new_clients_where_that_of_the_lease_is_outdated() {
+/// A gateway that serves two ANA groups.
+fn serving(store: &mut Store, now: &mut Duration) -> Gateway {
     let process = Process { gateway: GatewayName::new("a").unwrap(), boot: BootId("1".into()) };
     let addresses = vec!["192.0.2.1:4420".to_owned()];
     let identity = Identity { process, addresses, software: "1".into(), ana_groups: 2 };
-    let mut now = Duration::from_secs(1);
-    let mut gateway = Gateway::new(identity, Timing::DEFAULT, now);
-    let mut store = Store::default();
-    store.run(&mut gateway, &mut now, |store, _| store.optimized.len() == 2);
+    let mut gateway = Gateway::new(identity, Timing::DEFAULT, *now);
+    store.run(&mut gateway, now, |store, _| store.optimized.len() == 2);
+    gateway
+}
+
+#[test]
+fn groups_are_served_by_new_clients_where_that_of_the_lease_is_outdated() {
+    let (mut store, mut now) = (Store::default(), Duration::from_secs(1));
+    let mut gateway = serving(&mut store, &mut now);
     let old = store.handles.clone();
     store.is_outdated = true;
     store.run(&mut gateway, &mut now, |store, _| !store.is_outdated);
@@ -106,4 +113,18 @@ fn groups_are_served_by_new_clients_where_that_of_the_lease_is_outdated() {
     assert_eq!(gateway.status(now).state, "joining");
     store.run(&mut gateway, &mut now, |store, _| store.optimized.len() == 2);
     assert!(store.handles.is_disjoint(&old), "{:?} of {old:?}", store.handles);
+}
+
+#[test]
+fn gateway_that_stops_gives_its_groups_away_by_a_new_client() {
+    let (mut store, mut now) = (Store::default(), Duration::from_secs(1));
+    let mut gateway = serving(&mut store, &mut now);
+    store.is_outdated = true;
+    gateway.stop(now);
+    store.run(&mut gateway, &mut now, |_, gateway| gateway.status(Duration::ZERO).state == "stopped");
+    assert!(!store.is_outdated && store.handles.is_empty());
+    let (_, map) = &store.objects[&Object::Map];
+    let entries = map.values().map(|value| String::from_utf8_lossy(value).into_owned());
+    let owned: Vec<_> = entries.filter(|entry| entry.contains("\"owned\"")).collect();
+    assert!(owned.is_empty(), "{owned:?}");
 }

@@ -325,6 +325,11 @@ impl Gateway {
         if matches!(self.membership, Membership::Reconnecting | Membership::Stopped) {
             return;
         }
+        if self.stopping {
+            // To give the groups away takes the control plane only.
+            let op = self.begin(Purpose::Reconnect);
+            return self.actions.push_back(Action::ReconnectControl { op });
+        }
         self.step_down(now, Membership::Reconnecting);
         self.own.reconnect_at = Some(now);
     }

@@ -269,9 +269,10 @@ impl Namespaces {
         let (mut opened, mut faults) = (Vec::new(), Vec::new());
         for export in held {
             let claim = Claim::of(&export);
-            let served = if is_known(&claim.key) { &served } else { &served_in_group };
             let (configured, found) =
                 if has_claim(&claim) { (&nobody, &nobody) } else { (&configured, &found) };
+            let is_looked_at = has_claim(&claim) || is_known(&claim.key) && !claim.is_configured;
+            let served = if is_looked_at { &served } else { &served_in_group };
             let Some(source) = claim.refused(served, configured, found) else {
                 opened.push(export);
                 continue;
@@ -606,7 +607,11 @@ mod tests {
         };
         let (opened, _) = settled(&text(None), &|_| Vec::new());
         let (_, uuid) = opened[0];
-        assert_eq!(settled(&text(Some(uuid)), &|nqn| vec![((nqn, 1), uuid)]), (vec![(1, uuid)], vec![2]));
+        let known = |nqn: Nqn| vec![((nqn, 1_u32), uuid)];
+        let both_known = |nqn: Nqn| vec![((nqn, 1_u32), uuid), ((nqn, 2), Uuid::max())];
+        for of_group in [&known as &dyn Fn(Nqn) -> Vec<(Key, Uuid)>, &both_known] {
+            assert_eq!(settled(&text(Some(uuid)), of_group), (vec![(1, uuid)], vec![2]));
+        }
         assert_eq!(settled(&text(Some(uuid)), &|_| Vec::new()), (vec![(2, uuid)], vec![1]), "of no group");
     }
 

@@ -12,8 +12,8 @@ use nvmf_auth::host::{Replied, ReplyTask, Secrets};
 use nvmf_auth::{GeneratedKey, Group, system_random};
 use nvmf_host::QueueFailure;
 use nvmf_tls::Psk;
-use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Mutex, PoisonError};
 
 /// How often a driver looks whether a task has ended.
 const GLANCE: Duration = Duration::from_millis(1);
@@ -26,19 +26,26 @@ struct Job {
 }
 
 /// The thread that computes. `None`: the system has no thread left.
-fn thread() -> Option<&'static Sender<Job>> {
-    static THREAD: OnceLock<Option<Sender<Job>>> = OnceLock::new();
-    let start = || {
-        let (jobs, queue) = channel::<Job>();
-        let body = move || {
-            for Job { task, secrets, replied } in queue {
-                // Whoever has asked may be gone.
-                let _ = replied.send(task.run(&secrets, &mut system_random));
-            }
-        };
-        std::thread::Builder::new().name("nvmf-auth".to_owned()).spawn(body).ok().map(|_| jobs)
+fn thread() -> Option<Sender<Job>> {
+    /// With the process that it is of: one that is forked off has no thread.
+    static THREAD: Mutex<Option<(u32, Sender<Job>)>> = Mutex::new(None);
+    let mut thread = THREAD.lock().unwrap_or_else(PoisonError::into_inner);
+    let process = std::process::id();
+    if thread.as_ref().is_none_or(|(of, _)| *of != process) {
+        *thread = start().map(|jobs| (process, jobs));
+    }
+    thread.as_ref().map(|(_, jobs)| jobs.clone())
+}
+
+fn start() -> Option<Sender<Job>> {
+    let (jobs, queue) = channel::<Job>();
+    let body = move || {
+        for Job { task, secrets, replied } in queue {
+            // Whoever has asked may be gone.
+            let _ = replied.send(task.run(&secrets, &mut system_random));
+        }
     };
-    THREAD.get_or_init(start).as_ref()
+    std::thread::Builder::new().name("nvmf-auth".to_owned()).spawn(body).ok().map(|_| jobs)
 }
 
 /// A task that is being computed.
