@@ -107,6 +107,8 @@ pub(crate) struct Group {
     pub(crate) unable: Option<String>,
     pub(crate) trouble: Option<String>,
     pub(crate) not_before: Duration,
+    /// Before this it is not given away again: the store did not write that.
+    pub(crate) kept_until: Duration,
     /// Images of it could not be opened here: another gateway should take it.
     pub(crate) unable_until: Duration,
     /// Why it does not move here, before that is written down.
@@ -149,6 +151,7 @@ impl Group {
             unable: None,
             trouble: None,
             not_before: Duration::ZERO,
+            kept_until: Duration::ZERO,
             unable_until: Duration::ZERO,
             refusal: None,
             loses: false,

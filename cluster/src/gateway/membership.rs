@@ -601,7 +601,10 @@ impl Gateway {
     pub(super) fn on_record(&mut self, now: Duration, reply: &Reply) {
         let Some(record) = self.own.writing.take() else { return };
         self.registry.on_written(self.next_op());
-        self.registry.hint();
+        // A store that writes nothing, as its pool is full, is not asked again and again.
+        if !matches!(reply, Reply::Failed(_)) {
+            self.registry.hint();
+        }
         if *reply != Reply::Done {
             self.own.failure = reply.clone().failure();
             // What is stored is read before it is tried again.

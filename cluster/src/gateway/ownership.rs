@@ -73,7 +73,8 @@ impl Gateway {
         // Hosts do not wait for a long rest where another one can serve them.
         let rests = others > 0 && group.not_before > now + self.timing.retry * 2;
         if own && (leaves || rests || yields && now >= group.not_before) {
-            return self.give_up(now, id);
+            let at = group.kept_until;
+            return if at > now { self.wake_at(at) } else { self.give_up(now, id) };
         }
         // Who cannot tell whether it is alone, or cannot serve, takes nothing.
         if leaves || self.suspended.is_some() || self.configuration.applied().is_none() {

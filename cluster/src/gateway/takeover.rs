@@ -211,6 +211,11 @@ impl Gateway {
             // What was not flushed may be lost if nobody knows that it was there: the next owner must not take it for
             // drained.
             (Phase::Draining | Phase::Closing, Reply::Failed(_)) => self.surrender(now, id),
+            (Phase::Releasing | Phase::Surrendering, Reply::Failed(reason)) => {
+                let until = now + self.timing.retry;
+                self.group(id).kept_until = until;
+                self.lose(now, id, &reason);
+            }
             (_, Reply::Connected(address)) => {
                 self.fail(
                     now,

@@ -1,4 +1,4 @@
-//! A gateway whose client of the store may not what its user may by now.
+//! A gateway whose client of the store may not what its user may by now, or whose store writes nothing.
 
 use nvmf_cluster::{
     Action, Address, AnaState, BootId, Gateway, GatewayName, Handle, Identity, Object, Process, Reply,
@@ -13,6 +13,9 @@ struct Store {
     objects: BTreeMap<Object, (u64, BTreeMap<String, Vec<u8>>)>,
     /// The control plane's client may not write.
     is_outdated: bool,
+    /// Nobody may write, and so often somebody would.
+    is_full: bool,
+    refused: usize,
     /// Clients of ANA groups, and what hosts are shown.
     handles: BTreeSet<Handle>,
     optimized: BTreeSet<u32>,
@@ -28,7 +31,10 @@ impl Store {
                     false => Reply::Snapshot(Snapshot { version: *version, keys: keys.clone() }),
                 }
             }
-            Action::CompareAndSet { .. } if self.is_outdated => Reply::Failed("it may not write".into()),
+            Action::CompareAndSet { .. } if self.is_outdated || self.is_full => {
+                self.refused += 1;
+                Reply::Failed("it may not write".into())
+            }
             Action::CompareAndSet { object, compare, set, .. } => {
                 let (version, keys) = self.objects.entry(object).or_default();
                 if compare.iter().any(|(key, value)| keys.get(key) != value.as_ref()) {
@@ -69,26 +75,35 @@ impl Store {
         }
     }
 
+    /// What the gateway asks for now; then a tenth of a second. Whether it is as it is waited for.
+    fn turn(
+        &mut self,
+        gateway: &mut Gateway,
+        now: &mut Duration,
+        until: &mut impl FnMut(&Self, &Gateway) -> bool,
+    ) -> bool {
+        for _ in 0..50 {
+            let Some(action) = gateway.poll_action() else { break };
+            let op = action.op();
+            let reply = self.reply(action);
+            op.into_iter().for_each(|op| gateway.on_reply(*now, op, reply.clone()));
+            if until(self, gateway) {
+                return true;
+            }
+        }
+        *now += Duration::from_millis(100);
+        gateway.on_timeout(*now);
+        false
+    }
+
     fn run(
         &mut self,
         gateway: &mut Gateway,
         now: &mut Duration,
         mut until: impl FnMut(&Self, &Gateway) -> bool,
     ) {
-        for _ in 0..400 {
-            for _ in 0..50 {
-                let Some(action) = gateway.poll_action() else { break };
-                let op = action.op();
-                let reply = self.reply(action);
-                op.into_iter().for_each(|op| gateway.on_reply(*now, op, reply.clone()));
-                if until(self, gateway) {
-                    return;
-                }
-            }
-            *now += Duration::from_millis(100);
-            gateway.on_timeout(*now);
-        }
-        panic!("it does not come about: {:?}", gateway.status(*now));
+        let is_so = (0..400).any(|_| self.turn(gateway, now, &mut until));
+        assert!(is_so, "it does not come about: {:?}", gateway.status(*now));
     }
 }
 
@@ -127,4 +142,23 @@ fn gateway_that_stops_gives_its_groups_away_by_a_new_client() {
     let entries = map.values().map(|value| String::from_utf8_lossy(value).into_owned());
     let owned: Vec<_> = entries.filter(|entry| entry.contains("\"owned\"")).collect();
     assert!(owned.is_empty(), "{owned:?}");
+}
+
+#[test]
+fn store_that_writes_nothing_is_not_asked_again_and_again() {
+    for stops in [false, true] {
+        let (mut store, mut now) = (Store::default(), Duration::from_secs(1));
+        let mut gateway = serving(&mut store, &mut now);
+        store.is_full = true;
+        match stops {
+            true => gateway.stop(now),
+            false => gateway.set_addresses(now, vec!["192.0.2.2:4420".to_owned()]),
+        }
+        let until = now + Duration::from_secs(20);
+        while now < until {
+            store.turn(&mut gateway, &mut now, &mut |_, _| false);
+        }
+        // The record, and the entries of two ANA groups.
+        assert!((1..=60).contains(&store.refused), "{} writes in 20 s (it stops: {stops})", store.refused);
+    }
 }
