@@ -1,5 +1,6 @@
 #!/bin/sh
 # What: an ext4 in fstab on a disk of `nvmf attach --persist`: its server killed and upgraded, three reboots, unmounted in order
+# Kernels: stable backports
 # System: systemd
 # Seconds: 900
 . "$LAB/lib.sh"

@@ -1,4 +1,5 @@
 # What: a disk over two paths, RDMA and TCP, which are cut and healed ten times each and both at once, under verified load, ext4 and XFS
+# Kernels: stable backports
 # Seconds: 900
 . "$LAB/attach-survives.sh"
 . "$LAB/far.sh"

@@ -1,4 +1,5 @@
 # What: each verb of `nvmf` shows under nvme-cli's names what nvme-cli shows of the same target through the kernel
+# Kernels: stable backports
 # Seconds: 240
 . "$LAB/lib.sh"
 

@@ -1,4 +1,5 @@
 # What: a guest boots from a remote namespace that `nvmf serve-vhost` serves, and goes on when the server is killed
+# Kernels: stable backports
 # Root: vhost
 # Seconds: 300
 . "$LAB/lib.sh"

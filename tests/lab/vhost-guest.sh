@@ -1,4 +1,5 @@
 # What: a guest's disk is a remote namespace that `nvmf serve-vhost` serves; the server is killed twice
+# Kernels: stable backports
 # Disk: vhost
 # Seconds: 300
 . "$LAB/lib.sh"

@@ -4,12 +4,14 @@ use nvmf_memory::Memory;
 use nvmf_tests::process;
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
 use vhost::vhost_user::message::{VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserInflight};
 use vhost::vhost_user::{Frontend, VhostUserFrontend, VhostUserProtocolFeatures};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
-use vmm_sys_util::eventfd::EventFd;
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 pub(crate) const IN: u32 = 0;
 pub(crate) const OUT: u32 = 1;
@@ -41,6 +43,9 @@ const USER: u64 = 0x7000_0000_0000;
 const BASE: u64 = 0x4000_0000;
 
 const F_EVENT_IDX: u64 = 1 << 29;
+
+/// How long an answer or an interrupt may take before the test fails.
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The machine: what outlives a connection.
 pub(crate) struct Guest {
@@ -76,11 +81,13 @@ impl Guest {
     pub(crate) fn connect(&mut self, socket: &Path) -> Connection {
         let mut frontend = None;
         process::until("the server listens", || {
-            frontend = Frontend::connect(socket, 1).ok();
+            frontend = UnixStream::connect(socket).ok();
             frontend.is_some()
         })
         .expect("a server");
-        let mut frontend = frontend.expect("a server");
+        let stream = frontend.expect("a server");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        let mut frontend = Frontend::from_stream(stream, 1);
         frontend.set_owner().expect("set owner");
         let offered = frontend.get_features().expect("features");
         let wanted = if self.event_idx { offered } else { offered & !F_EVENT_IDX };
@@ -113,7 +120,8 @@ impl Guest {
             log_addr: None,
         };
         frontend.set_vring_addr(0, &rings).expect("addresses");
-        let (kick, call) = (EventFd::new(0).expect("an eventfd"), EventFd::new(0).expect("an eventfd"));
+        let (kick, call) = (EventFd::new(0), EventFd::new(EFD_NONBLOCK));
+        let (kick, call) = (kick.expect("an eventfd"), call.expect("an eventfd"));
         frontend.set_vring_call(0, &call).expect("a call");
         frontend.set_vring_kick(0, &kick).expect("a kick");
         frontend.set_vring_enable(0, true).expect("enabled");
@@ -226,14 +234,20 @@ impl Guest {
     /// The heads of what is over since the last call.
     pub(crate) fn over(&mut self) -> Vec<u16> {
         let mut heads = Vec::new();
-        let until = self.word(USED + 2);
-        fence(Ordering::SeqCst);
-        while self.used != until {
-            heads.push(self.word(USED + 4 + 8 * usize::from(self.used % QUEUE_SIZE)));
-            self.used = self.used.wrapping_add(1);
+        loop {
+            let until = self.word(USED + 2);
+            fence(Ordering::SeqCst);
+            while self.used != until {
+                heads.push(self.word(USED + 4 + 8 * usize::from(self.used % QUEUE_SIZE)));
+                self.used = self.used.wrapping_add(1);
+            }
+            self.set_word(AVAILABLE + 4 + 2 * usize::from(QUEUE_SIZE), self.used);
+            // What was over before the device could see this interrupts nobody (virtio 1.2, 2.7.7.1).
+            fence(Ordering::SeqCst);
+            if self.word(USED + 2) == self.used {
+                return heads;
+            }
         }
-        self.set_word(AVAILABLE + 4 + 2 * usize::from(QUEUE_SIZE), self.used);
-        heads
     }
 
     /// Waits until so many are over, each once; the machine is interrupted for them.
@@ -242,7 +256,7 @@ impl Guest {
         while heads.len() < count {
             heads.extend(self.over());
             if heads.len() < count {
-                connection.call.read().expect("an interrupt");
+                connection.interrupted();
             }
         }
         assert_eq!(heads.len(), count, "{heads:?}");
@@ -268,6 +282,11 @@ impl Connection {
     /// Tells the device that there is something in the queue.
     pub(crate) fn kick(&self) {
         self.kick.write(1).expect("a kick");
+    }
+
+    /// Waits for the device's interrupt.
+    fn interrupted(&self) {
+        process::until_within("an interrupt", PATIENCE, || self.call.read().is_ok()).expect("there is one");
     }
 
     /// Leaves the device no room to tell of what is over.

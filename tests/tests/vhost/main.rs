@@ -305,6 +305,7 @@ fn disk_that_grows_is_larger_for_the_driver() {
     let image = std::fs::File::options().write(true).open(site.path("disk.img")).expect("the disk");
     image.set_len(2 * SIZE).expect("longer");
     process::signal(target.pid(), "HUP").expect("it runs");
+    ours.set_read_timeout(Some(Duration::from_secs(90))).expect("a socket");
     let mut notice = [0; 12];
     std::io::Read::read_exact(&mut &ours, &mut notice).expect("a notice");
     assert_eq!(notice[0], 2, "the configuration has changed");
