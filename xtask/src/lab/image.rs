@@ -78,7 +78,7 @@ impl Image {
         self.folder.join("root.img")
     }
 
-    /// The root disk of a system with systemd, for this image's stable kernel; builds it if it is missing.
+    /// The root disk of a system with systemd, for this image's kernels; builds it if it is missing.
     pub(super) fn systemd_root(&self) -> Result<PathBuf> {
         let recipe = step::root().join("tests/lab/systemd/build.sh");
         let folder = folder_of("systemd", &recipe)?;
