@@ -194,7 +194,10 @@ impl Remote {
                 let namespace = disk::namespace(before)?;
                 let lock = lock_disk(options, &namespace)?;
                 let left = origin.fence.read(unknown_quiesce);
-                let impacted = left.as_ref().map(Fence::impacted).unwrap_or_default();
+                // A block device gives its requests to this server. The clients of a socket have lost their connections, and a virtual
+                // machine may be another one than before: they read what became of theirs.
+                let asked = before.device.is_none();
+                let impacted = left.as_ref().map(|left| left.impacted(asked)).unwrap_or_default();
                 reached = disk::connection(connection, before);
                 let identity = disk::identity(before)?;
                 let backend = RemoteBackend::resume(&reached, identity.clone(), &impacted)?;
