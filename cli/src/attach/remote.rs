@@ -4,6 +4,7 @@ use super::changes::{Change, Changes, Properties};
 use super::control::{Control, Line, NewPath, PathNews};
 use super::counted::Counted;
 use super::fence::{Fence, FenceFile, FencePart};
+use super::process::FatalPanics;
 use super::serve::{lock_disk, refuse_left};
 use super::{AttachOptions, disk, seccomp};
 use crate::connect::{Via, reach};
@@ -77,13 +78,16 @@ impl Origin {
     }
 }
 
-/// Runs what blocks on a thread of its own, which nobody waits for when the process ends.
+/// Runs what blocks on a thread of its own, which nobody waits for when the process ends. If it panics, the process ends.
 pub(super) fn in_thread<T: Send + 'static>(
     name: &str,
     body: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<oneshot::Receiver<Result<T>>> {
     let (done, is_done) = oneshot::channel();
-    std::thread::Builder::new().name(name.to_owned()).spawn(move || drop(done.send(body())))?;
+    std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+        let _fatal = FatalPanics;
+        drop(done.send(body()));
+    })?;
     Ok(is_done)
 }
 
