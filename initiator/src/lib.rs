@@ -98,10 +98,15 @@ pub use discover::{Discovery, DiscoveryChange, discover};
 pub use driver::{AdminReply, Impacted, NamespaceState, PathPolicy, PathStatus, SharedFences};
 pub use error::{Effect, Error, Failed};
 pub use identity::HostIdentity;
-pub use nvme_proto::{Nqn, Nsid};
+pub use nvme_proto::admin::log_page::AnaState;
+pub use nvme_proto::fabrics::discovery::{DiscoveryEntry, TransportType};
+pub use nvme_proto::{Cntlid, HostId, Nqn, Nsid};
 pub use nvmf_auth as auth;
 pub use nvmf_block::{BlockError, Geometry};
-pub use nvmf_host::{ControllerInfo, DiscoveryLog, Mismatch, Namespace};
+pub use nvmf_host::admin::AdminCommand;
+pub use nvmf_host::{
+    AssociationError, ControllerInfo, DiscoveryLog, Mismatch, Namespace, Outcome, QueueFailure, Status,
+};
 pub use nvmf_rdma_any::{Preference, VerbsOptions};
 pub use nvmf_tls as tls;
 pub use options::{AuthenticationOptions, Options, PathOptions, SecretsSource, TransportOptions};

@@ -566,7 +566,7 @@ pub(super) fn report(format: Format, disk: &Attachment) -> Result<()> {
         line(format_args!(
             "Use it:  qemu-system-x86_64 ... -m 4G -object memory-backend-memfd,id=memory,size=4G,share=on \
              -machine memory-backend=memory -chardev socket,id=disk,path={place},reconnect=1 \
-             -device vhost-user-blk-pci,chardev=disk"
+             -device vhost-user-blk-pci,chardev=disk   (QEMU 9.2 and later: reconnect-ms=1000)"
         ))?;
     } else {
         line(format_args!("  {place}"))?;
