@@ -352,6 +352,32 @@ fn killed_server_is_replaced_again_and_again() {
     target.stop().expect("a clean stop");
 }
 
+#[test]
+fn server_that_cannot_be_started_again_at_once_is_started_later() {
+    let (site, target) = site("later");
+    let disk = attach(&site, &[]);
+    let (server, away) = (pid(&disk), site.path("away"));
+    let guard = children(server)[0];
+    std::fs::rename(site.registry(), &away).expect("it can be moved");
+    process::signal(server, "KILL").expect("it runs");
+    process::until("its end", || is_gone(server)).expect("it ends");
+    // A guard that tries once has tried by then.
+    let _ = process::until_within("the guard's end", Duration::from_secs(1), || is_gone(guard));
+    std::fs::rename(&away, site.registry()).expect("it can be moved back");
+    process::until_within("another server", PATIENCE, || {
+        listed(&site).first().is_some_and(|now| now["state"] == "live" && pid(now) != server)
+    })
+    .unwrap_or_else(|error| panic!("{error}: {:?}", listed(&site)));
+    process::until("the guard of before is not needed any more", || is_gone(guard)).expect("it ends");
+    let mut client = nbd::Client::connect(socket(&disk)).expect("a client");
+    client.write(0, &[7; 4096]).expect("written");
+    drop(client);
+    let server = pid(&listed(&site)[0]);
+    succeeds(&mut detach(&site, &["--all"])).expect("detached");
+    process::until("no process is left", || is_gone(server) && children(server).is_empty()).expect("none");
+    target.stop().expect("a clean stop");
+}
+
 /// Keeps the lock of an entry as its server has it: for others that process has not quite ended before this is dropped, as on a
 /// machine that is too busy to close its files.
 fn hold_lock(site: &Site, server: u32) -> Option<OwnedFd> {
@@ -384,9 +410,10 @@ fn server_waits_for_the_end_of_the_one_before() {
         said.contains("waits for the end of process") || is_gone(guard)
     })
     .expect("one of them");
+    let waiting = children(guard);
     drop(held);
     process::until("it has the disk", || state(&site) == "live").expect("it has");
-    assert_eq!(pid(&listed(&site)[0]), guard);
+    assert_eq!(waiting, [pid(&listed(&site)[0])]);
     succeeds(&mut detach(&site, &["--all"])).expect("detached");
     assert!(files(&site).is_empty(), "{:?}", files(&site));
     target.stop().expect("a clean stop");

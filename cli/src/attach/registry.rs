@@ -78,6 +78,11 @@ impl Registry {
         Self { folder: nvmf_attached::folder() }
     }
 
+    /// Whether its folder is there.
+    pub(super) fn is_there(&self) -> bool {
+        self.folder.is_dir()
+    }
+
     /// Makes the folder if it is not there.
     fn make(&self) -> Result<()> {
         DirBuilder::new()

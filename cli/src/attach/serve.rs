@@ -4,7 +4,7 @@ use super::answer::Answers;
 use super::changes::{Change, News, Properties};
 use super::control::{Control, End, PathNews};
 use super::form::Server;
-use super::guard::{Guard, Restart};
+use super::guard::{Guard, RESUME, Restart, Starter};
 use super::registry::{Claim, Registry};
 use super::remote::{Found, Origin};
 use super::stop::{Stop, Wish};
@@ -67,7 +67,7 @@ pub(crate) fn serve(
     process::private_files();
     let of_systemd = std::env::var_os("NOTIFY_SOCKET").is_some();
     let supervisor = if of_systemd { Supervisor::Systemd } else { Supervisor::Guard };
-    let role = Role { starter: None, restart, supervisor, keeps_log: false };
+    let role = Role { starter: None, former_guard: None, restart, supervisor, keeps_log: false };
     Begun::new(options)?.serve(options, role, announce)
 }
 
@@ -79,7 +79,8 @@ pub(crate) fn serve_in_background(options: Result<AttachOptions>, restart: Resta
         let begun = Begun::new(&options)?;
         log_to_file(&begun.claim.log())?;
         let starter = Some(File::from(std::io::stdin().as_fd().try_clone_to_owned()?));
-        let role = Role { starter, restart, supervisor: Supervisor::Guard, keeps_log: true };
+        let role =
+            Role { starter, former_guard: None, restart, supervisor: Supervisor::Guard, keeps_log: true };
         begun.serve(&options, role, &mut |disk| {
             is_announced = true;
             say(&Report::Attached(Box::new(disk.clone())))
@@ -120,7 +121,8 @@ pub(crate) fn resume(
     let Some((claim, before)) = killed.take_over()? else { return Ok(Ended::Over) };
     let begun = Begun { claim, before: Some(before) };
     log_to_file(&begun.claim.log())?;
-    let role = Role { starter: None, restart, supervisor: Supervisor::Guard, keeps_log: true };
+    let former_guard = Some(Starter::of_this_process()?);
+    let role = Role { starter: None, former_guard, restart, supervisor: Supervisor::Guard, keeps_log: true };
     let outcome = begun.serve(&options?, role, &mut |_| Ok(()));
     if let Err(error) = &outcome {
         tracing::error!("{}", chain(error));
@@ -143,6 +145,8 @@ fn say(report: &Report) -> Result<()> {
 /// How this process was started, and who starts it again.
 struct Role {
     starter: Option<File>,
+    /// Who looks after this process until it has a guard of its own.
+    former_guard: Option<Starter>,
     restart: Restart,
     supervisor: Supervisor,
     /// The log of a failure that nobody heard of otherwise stays.
@@ -214,7 +218,7 @@ impl Begun {
             let stop = Stop::new(role.starter)?;
             // From now on this process can be asked for something, and nothing is made yet that would have to be cleared away.
             self.claim.write(&entry)?;
-            let (claim, restart) = (&self.claim, role.restart);
+            let (claim, restart, former_guard) = (&self.claim, role.restart, role.former_guard);
             let mut service = Service {
                 origin,
                 claim,
@@ -223,6 +227,7 @@ impl Begun {
                 announce,
                 entry,
                 restart,
+                former_guard,
                 guard: None,
                 was_live: false,
                 untold: [None, None],
@@ -339,6 +344,7 @@ pub(super) struct Service<'a> {
     announce: &'a mut dyn FnMut(&Attachment) -> Result<()>,
     entry: Attachment,
     restart: Restart,
+    former_guard: Option<Starter>,
     guard: Option<Guard>,
     was_live: bool,
     /// Why the machine was not told that the disk has grown, and that it takes no writes.
@@ -395,9 +401,12 @@ impl Service<'_> {
     fn start_guard(&mut self) -> Result<()> {
         if self.entry.supervisor == Supervisor::Guard && self.guard.is_none() {
             let mut restart = self.restart.clone();
-            restart.arguments.push(format!("--resume={}", self.claim.id()).into());
+            restart.arguments.push(format!("{RESUME}{}", self.claim.id()).into());
             restart.arguments.push(format!("--after={}", std::process::id()).into());
             self.guard = Some(Guard::start(&restart)?);
+            if let Some(former) = self.former_guard.take() {
+                former.dismiss();
+            }
         }
         Ok(())
     }
