@@ -3,6 +3,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `addresses` | where hosts reach this gateway, and no other one |
+//! | `client` | the control plane's client of the store: another one where it is refused |
 //! | `membership` | the own lease, the own record, the range of Controller IDs; the others |
 //! | `reading` | reads the objects of the group when a hint or the time asks for it |
 //! | `ownership` | which groups are taken, moved and given up |
@@ -17,6 +18,7 @@
 //! each group is. A reply only moves on what waited for it. So it does not matter which events were lost, or came twice.
 
 mod addresses;
+mod client;
 mod convergence;
 mod images;
 mod membership;
@@ -123,6 +125,8 @@ pub struct Gateway {
     broken_from: Duration,
     edits: VecDeque<Edit>,
     has_made_group: bool,
+    /// When a new group's configuration, which could not be written, is tried again.
+    create_again: Option<Duration>,
     /// What of the groups that are served here cannot be opened.
     unopened: BTreeMap<GroupId, Unopened>,
 }
@@ -163,6 +167,7 @@ impl Gateway {
             broken_from: Duration::ZERO,
             edits: VecDeque::new(),
             has_made_group: false,
+            create_again: None,
             unopened: BTreeMap::new(),
         };
         gateway.advance(now);
@@ -191,8 +196,8 @@ impl Gateway {
         let Some(purpose) = self.operations.remove(&op) else { return };
         let control = !matches!(purpose, Purpose::Group(_) | Purpose::Shutdown | Purpose::Reconnect);
         match reply {
-            Reply::Blocklisted if control => self.on_control_blocklisted(now),
-            Reply::Outdated(_) if control => self.on_control_outdated(now),
+            Reply::Blocklisted if control => self.on_control_blocklisted(now, op),
+            Reply::Outdated(_) if control => self.on_control_outdated(now, op),
             _ => {}
         }
         match purpose {
@@ -202,10 +207,10 @@ impl Gateway {
             Purpose::Map => self.on_map(now, op, reply),
             Purpose::Registry => self.on_registry(now, op, reply),
             Purpose::Configuration => self.on_configuration(now, op, reply),
-            Purpose::Create => self.on_created(&reply),
+            Purpose::Create => self.on_created(now, &reply),
             Purpose::Converge { state } => self.on_converged(now, state, reply),
             Purpose::Group(group) => self.on_group(now, group, op, reply),
-            Purpose::Wish => self.on_wish(),
+            Purpose::Wish => self.on_wish(&reply),
             Purpose::Shutdown => {}
             Purpose::Edit => self.on_edit(reply),
             Purpose::Request(request) => self.on_request(now, request, reply),
@@ -323,7 +328,7 @@ impl Gateway {
         self.check_lapse(now);
         self.advance_edits();
         self.read(now);
-        self.create_configuration();
+        self.create_configuration(now);
         self.update_record(now);
         self.converge(now);
         self.admit();
