@@ -7,6 +7,7 @@
 //! | `membership` | the own lease, the own record, the range of Controller IDs; the others |
 //! | `reading` | reads the objects of the group when a hint or the time asks for it |
 //! | `ownership` | which groups are taken, moved and given up |
+//! | `fences` | fences that are too short; what is left of clients that count no more |
 //! | `moves` | planned moves: what operators and balance want, who is ready for it |
 //! | `images` | images that cannot be opened: whoever can open more of a group's gets it |
 //! | `takeover` | the steps of that, reply by reply |
@@ -20,6 +21,7 @@
 mod addresses;
 mod client;
 mod convergence;
+mod fences;
 mod images;
 mod membership;
 mod moves;
@@ -35,7 +37,8 @@ use crate::group::Group;
 use crate::lease::OwnLease;
 use crate::reservations::Reservations;
 use crate::{
-    Action, ConnectedHosts, GroupId, Handle, Listens, Object, OpId, Process, Reply, Timing, Unopened, Via,
+    Action, Address, ConnectedHosts, GroupId, Handle, Listens, Object, OpId, Process, Reply, Timing,
+    Unopened, Via,
 };
 use crate::{GatewayName, action::Keys};
 use alloc::collections::{BTreeMap, VecDeque};
@@ -77,7 +80,12 @@ enum Purpose {
     /// Writes what is wanted of a move.
     Wish,
     /// Ends a handle that is of no group any more.
-    Shutdown,
+    Shutdown {
+        /// Since when it counts no more; `None`: hosts' commands never went through it.
+        since: Option<Duration>,
+    },
+    /// Fences an address again, whose fence was too short.
+    Fence(Address),
     Edit,
     Request(Request),
     Reconnect,
@@ -129,6 +137,10 @@ pub struct Gateway {
     create_again: Option<Duration>,
     /// What of the groups that are served here cannot be opened.
     unopened: BTreeMap<GroupId, Unopened>,
+    /// Fences that end too early, and when.
+    short_fences: BTreeMap<Address, Duration>,
+    /// When it was last asked whether something is overdue.
+    turned: Duration,
 }
 
 impl Gateway {
@@ -169,6 +181,8 @@ impl Gateway {
             has_made_group: false,
             create_again: None,
             unopened: BTreeMap::new(),
+            short_fences: BTreeMap::new(),
+            turned: now,
         };
         gateway.advance(now);
         gateway
@@ -194,7 +208,10 @@ impl Gateway {
     pub fn on_reply(&mut self, now: Duration, op: OpId, reply: Reply) {
         self.lease.check(now, &self.timing);
         let Some(purpose) = self.operations.remove(&op) else { return };
-        let control = !matches!(purpose, Purpose::Group(_) | Purpose::Shutdown | Purpose::Reconnect);
+        let control = !matches!(
+            purpose,
+            Purpose::Group(_) | Purpose::Shutdown { .. } | Purpose::Fence(_) | Purpose::Reconnect
+        );
         match reply {
             Reply::Blocklisted if control => self.on_control_blocklisted(now, op),
             Reply::Outdated(_) if control => self.on_control_outdated(now, op),
@@ -211,7 +228,8 @@ impl Gateway {
             Purpose::Converge { state } => self.on_converged(now, state, reply),
             Purpose::Group(group) => self.on_group(now, group, op, reply),
             Purpose::Wish => self.on_wish(&reply),
-            Purpose::Shutdown => {}
+            Purpose::Shutdown { .. } => {}
+            Purpose::Fence(address) => self.on_fence(now, address, &reply),
             Purpose::Edit => self.on_edit(reply),
             Purpose::Request(request) => self.on_request(now, request, reply),
             Purpose::Reconnect => self.on_reconnected(),
@@ -334,6 +352,7 @@ impl Gateway {
         self.admit();
         self.give_up_reservations(now);
         self.decide(now);
+        self.fence_again(now);
         self.show();
         self.finish_stop(now);
     }

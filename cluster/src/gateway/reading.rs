@@ -203,7 +203,7 @@ fn gone(id: GroupId, group: &Group) -> String {
     match group.entry().map(|entry| &entry.state) {
         Some(State::Owned { by, address }) => format!(
             "its entry is {what}, and its owner, {}, has not written it again: if that one is dead, fence its client \
-             (ceph osd blocklist add {address}), then {remedy}",
+             (ceph osd blocklist add {address} 86400), then {remedy}",
             by.gateway
         ),
         _ => format!("its entry is {what}, and it had no owner: {remedy}"),
