@@ -23,9 +23,6 @@ const CAPABILITIES_AGE: Duration = Duration::from_secs(30);
 /// Who waited for a connection that failed is told of that failure, rather than waiting for one more.
 const SAME_FAILURE: Duration = Duration::from_secs(1);
 
-/// A day.
-const FENCE_SECONDS: &str = "86400";
-
 /// An address that no client has (RFC 5737).
 const NOBODY: &str = "192.0.2.255:0/1";
 
@@ -256,10 +253,8 @@ fn settings(spec: &ClusterSpec) -> Vec<Setting> {
         is("objecter_inflight_op_bytes", "0", false),
         // Without librbd's copy of what is written, a write that it refuses never completes (seen with 16.2.15).
         is("rbd_disable_zero_copy_writes", "true", true),
-        // Whom librbd fences, as it breaks his lock: as long as a gateway's fence, which would not make it longer.
-        is("rbd_blocklist_expire_seconds", FENCE_SECONDS, true),
-        // The same before Pacific.
-        is("rbd_blacklist_expire_seconds", FENCE_SECONDS, true),
+        // Not `rbd_blocklist_expire_seconds`, for a longer fence where librbd breaks a lock: it tells the monitors that number as a
+        // text, which they refuse, and the write that needs the lock fails (seen with 16.2.15).
     ];
     // More threads than processors only take turns: with one of each, an operation takes a tenth less of two processors.
     if available_parallelism().is_ok_and(|processors| processors.get() <= PROCESSORS_FEW) {

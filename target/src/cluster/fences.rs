@@ -10,9 +10,10 @@ pub(super) const SLACK: Duration = Duration::from_secs(600);
 
 /// How long an address stays on the blocklist, which is JSON. The time is that of the monitors.
 pub(super) fn left(list: &[u8], address: &Address, now: SystemTime) -> Result<Duration, String> {
-    let list: Value = serde_json::from_slice(list).map_err(|error| error.to_string())?;
-    let entries = list.as_array().into_iter().flatten();
-    let Some(entry) = entries.into_iter().find(|entry| entry["addr"] == address.0.as_str()) else {
+    // A list of addresses, and behind it one of ranges, where the release has such.
+    let lists = serde_json::Deserializer::from_slice(list).into_iter::<Vec<Value>>();
+    let lists = lists.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
+    let Some(entry) = lists.iter().flatten().find(|entry| entry["addr"] == address.0.as_str()) else {
         return Err("it is not on the blocklist".to_owned());
     };
     let until = &entry["until"];
@@ -59,7 +60,8 @@ mod tests {
     #[test]
     fn fence_of_an_address_ends_when_the_monitors_say() {
         let list = br#"[{"addr":"192.0.2.9:0/7","until":"2026-11-27T18:33:48.573462+0000"},
-                        {"addr":"192.0.2.9:0/71","until":"2026-11-28T18:33:48.573462+0000"}]"#;
+                        {"addr":"192.0.2.9:0/71","until":"2026-11-28T18:33:48.573462+0000"}]
+                      []"#;
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_804_400);
         let left = |address: &str, now| left(list, &Address(address.into()), now);
         assert_eq!(left("192.0.2.9:0/7", now), Ok(Duration::from_secs(28)));
