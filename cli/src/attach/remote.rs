@@ -5,7 +5,7 @@ use super::control::{Control, Line, NewPath, PathNews};
 use super::counted::Counted;
 use super::fence::{Fence, FenceFile, FencePart};
 use super::process::FatalPanics;
-use super::serve::{lock_disk, refuse_left};
+use super::serve::{lock_disk, lock_new_disk};
 use super::{AttachOptions, disk, seccomp};
 use crate::connect::{Via, reach};
 use crate::namespace::{ana_name, choose, taken_of};
@@ -220,8 +220,7 @@ impl Remote {
                 }))?;
                 let nsid = choose(&connection.nqn, options.nsid, backend.namespaces())?;
                 let namespace = backend.namespace(nsid)?;
-                let lock = lock_disk(options, &namespace)?;
-                refuse_left(options, &namespace)?;
+                let lock = lock_new_disk(options, &namespace)?;
                 let choice = match options.nsid {
                     Some(_) => None,
                     None => taken_of(&connection.nqn, nsid, backend.namespaces()),

@@ -3,9 +3,10 @@
 use super::answer::Answers;
 use super::changes::{Change, News, Properties};
 use super::control::{Control, End, PathNews};
+use super::detach::RESTART_TIME_MAX;
 use super::form::Server;
 use super::guard::{Guard, RESUME, Restart, Starter};
-use super::registry::{Claim, Registry};
+use super::registry::{Claim, Next, Registry};
 use super::remote::{Found, Origin};
 use super::stop::{Stop, Wish};
 use super::{AttachOptions, disk, in_use, process, socket, ublk, vhost};
@@ -111,6 +112,17 @@ pub(crate) fn resume(
         while registry.is_served_by(id, pid) {
             std::thread::sleep(END_POLL);
         }
+    }
+    if let Some(strange) = registry.strange(id) {
+        log_to_file(&registry.log(id))?;
+        let file = strange.file();
+        tracing::error!(
+            "{} is of another version of nvmf than this one: the disk is not taken over, and what it is asked for waits. The nvmf that \
+             attached it takes it over (nvmf attach with the same arguments); nvmf detach {} takes it away",
+            file.display(),
+            file.display()
+        );
+        return Ok(Ended::Over);
     }
     let Some(killed) = registry.killed(id) else { return Ok(Ended::Over) };
     if !killed.is_usable() {
@@ -308,20 +320,37 @@ pub(super) fn lock_disk(options: &AttachOptions, namespace: &Namespace) -> Resul
     )
 }
 
-/// Refuses to attach a disk that another server left behind: its clients' connections, and the record of what may still be
-/// under way at the target, are that one's. With the disk's lock, which nobody can have meanwhile.
-pub(super) fn refuse_left(options: &AttachOptions, namespace: &Namespace) -> Result<()> {
+/// Takes the lock of a disk that is attached anew. One that another server left behind is refused: its clients' connections, and the
+/// record of what may still be under way at the target, are that one's.
+pub(super) fn lock_new_disk(options: &AttachOptions, namespace: &Namespace) -> Result<Option<DiskLock>> {
     let nqn = &options.connection.nqn;
+    let lock = lock_disk(options, namespace)?;
     if options.duplicate {
-        return Ok(());
+        return Ok(lock);
     }
-    let Some(left) = Registry::of_this_user().left(nqn, namespace)? else { return Ok(()) };
-    let place = left.disk.place().display();
-    bail!(
-        "{nqn} namespace {} is attached already, {place}, by a server that is gone (process {}): attach it again as it was, which takes it over, or clear it away with: nvmf detach {place}",
-        namespace.nsid,
-        left.disk.pid
-    )
+    // With the lock, which nobody else can have meanwhile.
+    let registry = Registry::of_this_user();
+    let Some(left) = registry.left(nqn, namespace)? else { return Ok(lock) };
+    // Somebody may be about to take it over, and needs the lock.
+    drop(lock);
+    let (place, nsid) = (left.disk.place().display(), namespace.nsid);
+    match left.next_server(RESTART_TIME_MAX) {
+        Next::Served(now) => bail!(
+            "{nqn} namespace {nsid} is attached already, on {place} (process {}), which has just taken it over: use that, or detach it \
+             first",
+            now.pid
+        ),
+        Next::Gone => bail!("{nqn} namespace {nsid} was detached at this moment: attach it again"),
+        Next::Nobody(left) if left.state == State::Unknown => bail!(
+            "{nqn} namespace {nsid} is attached already, {place}, by another version of nvmf whose server is gone: clear it away with: \
+             nvmf detach {place}"
+        ),
+        Next::Nobody(left) => bail!(
+            "{nqn} namespace {nsid} is attached already, {place}, by a server that is gone (process {}): attach it again as it was, which \
+             takes it over, or clear it away with: nvmf detach {place}",
+            left.pid
+        ),
+    }
 }
 
 /// Where a disk is.

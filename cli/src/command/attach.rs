@@ -229,15 +229,24 @@ impl DiskArguments {
                  and name that: --tls-key-file FILE, --dhchap-secret FILE, --dhchap-ctrl-secret FILE"
             ));
         }
+        let connection = self.namespace.options()?;
+        // The server changes its working folder.
+        let socket = self.socket.as_deref().map(std::path::absolute).transpose()?;
+        let form = self.form()?;
+        if let Form::Socket | Form::Vhost = form {
+            let nqn = connection.nqn.to_string();
+            let default = || Registry::of_this_user().default_socket(&nqn, self.namespace.nsid.unwrap_or(1));
+            let socket = socket.clone().unwrap_or_else(default);
+            attach::check_socket(&socket).or_else(wrong_arguments)?;
+        }
         Ok(AttachOptions {
-            connection: self.namespace.options()?,
+            connection,
             further: self.namespace.further()?,
             nsid: self.namespace.nsid.map(Nsid),
-            form: self.form()?,
+            form,
             queues: self.queues()?,
             socket: SocketOptions {
-                // The server changes its working folder.
-                path: self.socket.as_deref().map(std::path::absolute).transpose()?,
+                path: socket,
                 mode: self.socket_mode,
                 group: self.socket_group.clone(),
                 block_status: self.block_status,
@@ -621,7 +630,13 @@ impl Detach {
                 || name.is_some_and(|name| name == disk.nqn.as_str());
             let is_at =
                 |path: &Option<PathBuf>| path.is_some() && [&disk.device, &disk.socket].contains(&path);
-            let is_meant = self.all || by_nqn || is_at(&named) || (socket.is_some() && socket == disk.socket);
+            // One that cannot be read has no other name.
+            let is_entry = named.as_ref().is_some_and(|named| *named == listed.file());
+            let is_meant = self.all
+                || is_entry
+                || by_nqn
+                || is_at(&named)
+                || (socket.is_some() && socket == disk.socket);
             is_meant && self.nsid.is_none_or(|nsid| nsid == disk.nsid)
         });
         ensure!(self.all || !disks.is_empty(), "no such disk is attached: `nvmf list` shows those that are");

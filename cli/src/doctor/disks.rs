@@ -47,7 +47,10 @@ fn of_disk(disk: &Attachment) -> Vec<Finding> {
             Verdict::Bad,
             format!("nvmf attach with the same arguments takes it over; nvmf detach {place} clears it away"),
         ),
-        State::Unknown => finding(Verdict::Watch, "use the nvmf that attached it".to_owned()),
+        State::Unknown => finding(
+            Verdict::Watch,
+            "use the nvmf that attached it; where its server is gone, nvmf detach clears it away".to_owned(),
+        ),
     }
 }
 
