@@ -28,6 +28,9 @@ use std::sync::{Arc, Mutex};
 use std::task::Wake;
 use std::time::Instant;
 
+#[cfg(feature = "tokio")]
+mod stream;
+
 const BLOCK: usize = 512;
 /// More than anything here takes.
 const STEPS_MAX: u32 = 20_000;
