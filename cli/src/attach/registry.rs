@@ -183,7 +183,7 @@ impl Registry {
                 *path = AttachedPath { address, transport, name, source, interface, state, ..rest };
             }
             disk.reason = Some(format!(
-                "its server, process {pid}, is gone{reason}: what it is asked for waits; nvmf attach with the same arguments takes it over, nvmf detach clears it away"
+                "its server, process {pid}, is gone{reason}: what it is asked for waits; the same nvmf attach, connect or connect-all takes it over (nvmf discoverd does so by itself), nvmf detach clears it away"
             ));
         }
         Some(Listed { disk, written, registry: self.clone(), id, lock })
