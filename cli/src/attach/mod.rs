@@ -7,6 +7,7 @@
 //! | `form` | as what a disk appears: a block device, or a socket |
 //! | `serve` | the server's process: what the servers of all forms have in common |
 //! | `stop` | what it is asked for |
+//! | `bring_back` | bringing a disk back that was given up, or that nobody serves |
 //! | `ask` | asking it: to connect again, to make room for a newer version, what it has done |
 //! | `answer` | what it answers, and on which socket |
 //! | `counted` | what it has done |
@@ -31,6 +32,7 @@
 mod answer;
 mod ask;
 mod block_device;
+mod bring_back;
 mod changes;
 mod control;
 mod counted;

@@ -237,7 +237,7 @@ impl Registry {
                 *path = AttachedPath { address, transport, name, source, interface, state, ..rest };
             }
             disk.reason = Some(format!(
-                "its server, process {pid}, is gone{reason}: what it is asked for waits; nvmf attach with the same arguments takes it over, nvmf detach clears it away"
+                "its server, process {pid}, is gone{reason}: what it is asked for waits; the same nvmf attach, connect or connect-all takes it over (nvmf discoverd does so by itself), nvmf detach clears it away"
             ));
         }
         Some(Listed { disk, written, registry: self.clone(), id, lock })
@@ -771,7 +771,7 @@ mod tests {
         // What a guard's server does.
         let lock = registry.lock_dead(&id).unwrap();
         let after = Attachment { pid: 2, state: State::Reconnecting, ..before };
-        let claim = Claim { registry: registry.clone(), id, lock };
+        let claim = Claim { registry: registry, id, lock };
         claim.write(&after).unwrap();
         assert_eq!(left.next_server(most), Next::Served(Box::new(after)));
         claim.end(&Ok(()), false);

@@ -5,7 +5,7 @@ use super::target::NamespaceArguments;
 use super::{Format, Output, Verbosity, given_options};
 use crate::attach::{self, AttachOptions, Ended, Form, Listed, QUEUES_MAX, Registry, Restart, SocketOptions};
 use crate::connect::Transport;
-use crate::discovery::{Added, Subsystem, add_missing_paths, config, options_of};
+use crate::discovery::{Added, Subsystem, SubsystemPath, add_missing_paths, config, options_of};
 use crate::print::{OutputClosed, chain, complain, document, human, line, print_json, wrong_arguments};
 use anyhow::{Context, Result, bail, ensure};
 use nvme_proto::{Nqn, Nsid};
@@ -310,6 +310,11 @@ impl Attach {
         // Each was named: one that the disk cannot have is a failure, too.
         let Added { failed, unable, .. } = add_missing_paths(listed, &target.host()?, &target.whole_paths()?);
         failed.or(unable).map_or(Ok(()), Err)
+    }
+
+    /// The paths of this call.
+    pub(super) fn whole_paths(&self) -> Result<Vec<SubsystemPath>> {
+        self.disk.namespace.target.whole_paths()
     }
 
     /// Prints nvme-cli's `config.json` of this call, if that is asked for.

@@ -45,7 +45,9 @@ fn of_disk(disk: &Attachment) -> Vec<Finding> {
         }
         State::Killed => finding(
             Verdict::Bad,
-            format!("nvmf attach with the same arguments takes it over; nvmf detach {place} clears it away"),
+            format!(
+                "the same nvmf attach, connect or connect-all takes it over; nvmf detach {place} clears it away"
+            ),
         ),
         State::Unknown => finding(
             Verdict::Watch,
