@@ -224,10 +224,10 @@ impl Attachment {
         if self.tls { format!("{via} with TLS") } else { via.clone() }
     }
 
-    /// The process that serves it; `None` when nobody does: the number may be another's by now.
+    /// The process that serves it; `None` when nobody does, as the number may be another's by now, and when it is not known.
     #[must_use]
     pub fn served_by(&self) -> Option<u32> {
-        (self.state != State::Killed).then_some(self.pid)
+        (self.state != State::Killed && self.pid != 0).then_some(self.pid)
     }
 
     /// The disk's address for NBD clients.

@@ -1,7 +1,12 @@
 //! The folder with the entries of attached disks.
 
 use crate::Attachment;
+use nix::libc::O_NONBLOCK;
 use nvme_proto::{Nqn, Nsid};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Names the folder, instead of the user's own.
@@ -20,7 +25,35 @@ pub fn folder() -> PathBuf {
     }
 }
 
-/// Where a disk is that somebody has attached, in words.
+/// Whether an entry's files may have this name before the last dot: the number of the process that made it, and `-NUMBER` behind it
+/// where another PID namespace had the same. All other files of the folder are somebody else's.
+#[must_use]
+pub fn is_entry(id: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let (process, number) = id.split_once('-').unwrap_or((id, "0"));
+    is_number(process) && is_number(number)
+}
+
+/// Opens a file of an entry to be read. Nothing else than a file: a FIFO would be waited for.
+///
+/// # Errors
+/// When there is no file, or it may not be read.
+pub fn open(path: &Path) -> io::Result<File> {
+    let file = File::options().read(true).custom_flags(O_NONBLOCK).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(ErrorKind::InvalidInput.into()) }
+}
+
+/// What is in a file of an entry.
+///
+/// # Errors
+/// As [`open`] has them.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    open(path)?.read_to_end(&mut text)?;
+    Ok(text)
+}
+
+/// Where a disk is that another process has attached, in words.
 #[must_use]
 pub fn holder(nqn: &Nqn, nsid: Nsid) -> String {
     match find(&folder(), nqn, nsid) {
@@ -32,14 +65,27 @@ pub fn holder(nqn: &Nqn, nsid: Nsid) -> String {
 fn find(folder: &Path, nqn: &Nqn, nsid: Nsid) -> Option<Attachment> {
     let entries = std::fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
     let entries = entries.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
-    let disks = entries.filter_map(|path| serde_json::from_slice(&std::fs::read(path).ok()?).ok());
-    let mut disks = disks.filter(|disk: &Attachment| disk.nqn == nqn.as_str() && disk.nsid == nsid.0);
-    disks.next()
+    let entries = entries.filter(|path| path.file_stem().and_then(OsStr::to_str).is_some_and(is_entry));
+    let disks = entries.filter_map(|path| serde_json::from_slice(&read(&path).ok()?).ok());
+    // One that asks may have written its own entry already.
+    let is_other = |disk: &Attachment| disk.pid != std::process::id();
+    let is_it = |disk: &Attachment| disk.nqn == nqn.as_str() && disk.nsid == nsid.0 && is_other(disk);
+    disks.into_iter().find(is_it)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_process_numbers_name_entries() {
+        for id in ["1", "4194304", "17-1", "17-999"] {
+            assert!(is_entry(id), "{id}");
+        }
+        for id in ["", "-", "1-", "-1", "1-2-3", "+1", "1.5", " 1", "1 ", "Cargo", "build-1", "٣", "1-x"] {
+            assert!(!is_entry(id), "{id}");
+        }
+    }
 
     #[test]
     fn disk_is_found_by_nqn_and_nsid() {
@@ -56,6 +102,13 @@ mod tests {
         std::fs::write(folder.path().join("5.json"), serde_json::to_vec(&disk).unwrap()).unwrap();
         std::fs::write(folder.path().join("6.json"), "no entry").unwrap();
         std::fs::write(folder.path().join("5.lock"), []).unwrap();
+        // Nobody writes to this one.
+        nix::unistd::mkfifo(&folder.path().join("4.json"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        // That of the process that asks, and what is no entry.
+        let own = Attachment { pid: std::process::id(), device: None, ..disk.clone() };
+        std::fs::write(folder.path().join("3.json"), serde_json::to_vec(&own).unwrap()).unwrap();
+        let theirs = Attachment { device: None, ..disk.clone() };
+        std::fs::write(folder.path().join("data.json"), serde_json::to_vec(&theirs).unwrap()).unwrap();
         let found = |nqn, nsid| find(folder.path(), nqn, Nsid(nsid));
         assert_eq!(found(&ours, 2), Some(disk));
         assert_eq!((found(&ours, 1), found(&other, 2)), (None, None));

@@ -28,8 +28,8 @@
  *
  * Memory. What a call is given it uses until it returns; until then nobody else writes to it, nor reads what a read fills. Memory
  * of a submitted operation belongs to the library until the operation's completion was returned by nvmf_poll() or nvmf_wait(): it
- * must not be touched until then, and comes from nvmf_alloc(). Where that completion says -ETIMEDOUT it stays the library's, for the
- * operation goes on: give it back with nvmf_free() and take other. Strings that are returned belong to the library.
+ * must not be touched until then, and comes from nvmf_alloc(). Where that completion says -ETIMEDOUT it stays the library's, for what
+ * was sent goes on: give it back with nvmf_free() and take other. Strings that are returned belong to the library.
  *
  * Numbers. Offsets and lengths are bytes. Nothing is sent twice that must not be done twice. */
 
@@ -230,7 +230,8 @@ enum nvmf_effect nvmf_last_effect(void);
    iopolicy=NAME             round-robin, queue-depth (default) or latency
    hostnqn=NQN, hostid=UUID  as whom; by default as this machine (/etc/nvme), which gets an identity where it has none
    host-traddr=ADDRESS       from which of this machine's addresses
-   timeout=S                 an operation that has not ended by then fails with -ETIMEDOUT, and goes on; by default none
+   timeout=S                 an operation that has not ended by then fails with -ETIMEDOUT, and what was not sent of it
+                             is never sent; what was, goes on, and others of its blocks wait for its end; by default none
    io-timeout=S              a command that is not answered by then ends its connection; 30
    connect-timeout=S         for each connection; 10 over TCP, 3 over RDMA
    keep-alive-tmo=S          Keep Alive Timeout; 5

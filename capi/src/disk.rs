@@ -87,7 +87,8 @@ pub struct nvmf_info {
 ///   iopolicy=NAME             round-robin, queue-depth (default) or latency
 ///   hostnqn=NQN, hostid=UUID  as whom; by default as this machine (/etc/nvme), which gets an identity where it has none
 ///   host-traddr=ADDRESS       from which of this machine's addresses
-///   timeout=S                 an operation that has not ended by then fails with -ETIMEDOUT, and goes on; by default none
+///   timeout=S                 an operation that has not ended by then fails with -ETIMEDOUT, and what was not sent of it
+///                             is never sent; what was, goes on, and others of its blocks wait for its end; by default none
 ///   io-timeout=S              a command that is not answered by then ends its connection; 30
 ///   connect-timeout=S         for each connection; 10 over TCP, 3 over RDMA
 ///   keep-alive-tmo=S          Keep Alive Timeout; 5

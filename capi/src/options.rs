@@ -99,10 +99,10 @@ impl Settings {
                 self.host = Some(value.parse().map_err(|e: nvmf_initiator::Error| bad(e.to_string()))?);
             }
             "host-traddr" => self.source = Some(number(value).map_err(bad)?),
-            "timeout" => self.timeout = Some(seconds(value).map_err(bad)?),
-            "io-timeout" => self.io_timeout = Some(seconds(value).map_err(bad)?),
-            "connect-timeout" => self.connect_timeout = Some(seconds(value).map_err(bad)?),
-            "keep-alive-tmo" => self.keep_alive = Some(seconds(value).map_err(bad)?),
+            "timeout" => self.timeout = Some(some_time(value).map_err(bad)?),
+            "io-timeout" => self.io_timeout = Some(some_time(value).map_err(bad)?),
+            "connect-timeout" => self.connect_timeout = Some(some_time(value).map_err(bad)?),
+            "keep-alive-tmo" => self.keep_alive = Some(some_time(value).map_err(bad)?),
             "reconnect-delay" => self.reconnect_delay = Some(seconds(value).map_err(bad)?),
             "ctrl-loss-tmo" => self.ctrl_loss_timeout = Some(or_for_ever(value).map_err(bad)?),
             "fast-io-fail-tmo" => self.fast_io_fail_timeout = Some(or_for_ever(value).map_err(bad)?),
@@ -212,6 +212,14 @@ fn within(value: &str, least: u16, most: u16) -> Result<u16, String> {
 
 fn seconds(value: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(number(value)?).map_err(|_| "it is no time in seconds, from 0 on".to_owned())
+}
+
+/// A time in which something can be done.
+fn some_time(value: &str) -> Result<Duration, String> {
+    seconds(value)
+        .ok()
+        .filter(|time| !time.is_zero())
+        .ok_or_else(|| "it is no time in seconds, above 0".to_owned())
 }
 
 fn or_for_ever(value: &str) -> Result<Option<Duration>, String> {

@@ -278,7 +278,7 @@ const REASONS: [&CStr; 18] = [
     c"another host's reservation refuses it",
     c"the disk failed with the NVMe status that detail has",
     c"the disk failed with the errno that detail has",
-    c"it has not ended in time, and goes on",
+    c"it has not ended in time",
     c"there is no memory for it",
 ];
 

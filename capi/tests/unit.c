@@ -132,6 +132,11 @@ static void misuse(const char *uri)
     CHECK(nvmf_open(uri, options, &none) == -EINVAL && strstr(nvmf_last_error(), "ctrl-loss-tmo=soon"));
     options[0] = "colour=red";
     CHECK(nvmf_open(uri, options, &none) == -EINVAL && strstr(nvmf_last_error(), "no such option"));
+    const char *times[] = { "timeout=0", "io-timeout=0", "connect-timeout=0", "keep-alive-tmo=0" };
+    for (size_t at = 0; at < sizeof times / sizeof *times; at++) {
+        options[0] = times[at];
+        CHECK(nvmf_open(uri, options, &none) == -EINVAL && strstr(nvmf_last_error(), "above 0"));
+    }
     options[0] = "timeout";
     CHECK(nvmf_open(uri, options, &none) == -EINVAL && strstr(nvmf_last_error(), "name=value"));
     nvmf_close(NULL);

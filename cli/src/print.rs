@@ -92,6 +92,12 @@ pub(crate) fn chain(error: &anyhow::Error) -> String {
         }
         let _ = write!(text, "{cause}");
     }
+    let number = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error)
+    };
+    if error.chain().filter_map(number).any(|number| number == nix::libc::EMFILE) {
+        text.push_str(" (raise the limit: ulimit -n 64)");
+    }
     text
 }
 

@@ -142,7 +142,7 @@ pub enum Action {
     },
     /// Fence an address (`rados_blocklist_add`), through the group's new client: that of the control plane may have
     /// been there for so long that the monitors do not know its key any more. Fencing it again does no harm. Reply:
-    /// [`Reply::Done`].
+    /// [`Reply::Done`], or [`Reply::FencedUntil`]: the monitors keep the end of an address that is fenced already.
     Blocklist {
         /// For the reply.
         op: OpId,
@@ -324,6 +324,8 @@ pub enum Reply {
     Held(Locker),
     /// Nobody has the lock.
     Free,
+    /// The address is fenced until then only, by the gateway's own clock.
+    FencedUntil(Duration),
     /// The new client's address.
     Connected(Address),
     /// What is served is what was asked for, except these items, each with its reason.

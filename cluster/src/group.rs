@@ -160,6 +160,11 @@ impl Group {
         }
     }
 
+    /// Whether hosts' commands may go through its handle, or may have.
+    pub(crate) fn carries_commands(&self) -> bool {
+        self.phase >= Phase::Serving && !self.trusted.is_zero()
+    }
+
     pub(crate) fn entry(&self) -> Option<&Entry> {
         self.entry.as_ref().map(|(entry, _)| entry)
     }

@@ -54,6 +54,11 @@ impl OwnLease {
         }
     }
 
+    /// The renewal under way was refused to this client, which says nothing of the lease.
+    pub(crate) fn on_refused(&mut self) {
+        (self.renewal, self.waits, self.steady_since) = (None, false, None);
+    }
+
     /// When the next renewal is due.
     pub(crate) fn due(&self, timing: &Timing) -> Option<Duration> {
         match (self.renewal, self.sent) {

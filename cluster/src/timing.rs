@@ -36,9 +36,12 @@ pub struct Timing {
     pub step: Duration,
     /// A gateway that could not take a group is given none for so long, while others are there.
     pub unable: Duration,
-    /// How long an address stays fenced. Whoever sleeps longer, and wakes with writes of then, is not stopped any more, so
+    /// How long an address stays fenced. Whoever sleeps longer, and wakes with writes of then, is not stopped by it any more, so
     /// it is longer than a machine is likely to be suspended, and than the store's own default of an hour.
     pub blocklist: Duration,
+    /// What a client that counts no more still has at the store after so long ends with its process. Shorter than any fence:
+    /// where its client cannot reach the store, that carries it out when the fence has ended.
+    pub overdue: Duration,
     /// Between two moves for balance.
     pub rebalance: Duration,
     /// No group is moved for balance so long after a takeover or a change of who is there.
@@ -69,6 +72,7 @@ impl Timing {
         step: Duration::from_secs(15),
         unable: Duration::from_secs(60),
         blocklist: Duration::from_secs(24 * 3600),
+        overdue: Duration::from_secs(20 * 60),
         rebalance: Duration::from_secs(10),
         quiet: Duration::from_secs(60),
         retry: Duration::from_secs(1),
@@ -93,5 +97,9 @@ const _: () = {
     assert!(t.self_fence.as_millis() < t.lease.as_millis(), "a gateway stops before others take its groups");
     assert!(t.renew.as_millis() * 2 < t.self_fence.as_millis(), "one late renewal does no harm");
     assert!(t.evidence.as_millis() > t.renew.as_millis(), "a live holder renews between the two looks");
+    assert!(
+        t.overdue.as_secs() * 2 < 3600,
+        "no fence ends before, librbd's own neither, which lasts an hour"
+    );
     assert!(t.settle.as_millis() > t.lease.as_millis(), "who comes back after a stall renews in time");
 };

@@ -1,8 +1,8 @@
 //! A gateway whose client of the store may not what its user may by now, or whose store writes nothing.
 
 use nvmf_cluster::{
-    Action, Address, AnaState, BootId, Gateway, GatewayName, Handle, Identity, Object, Process, Reply,
-    Snapshot, Timing,
+    Action, Address, AnaState, BootId, Gateway, GatewayName, Handle, Identity, Locker, Object, Process,
+    Reply, Snapshot, Timing,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,9 +13,18 @@ struct Store {
     objects: BTreeMap<Object, (u64, BTreeMap<String, Vec<u8>>)>,
     /// The control plane's client may not write.
     is_outdated: bool,
+    /// The control plane's client is blocklisted, and each one that is made after it.
+    is_fenced: bool,
+    fences_all: bool,
     /// Nobody may write, and so often somebody would.
     is_full: bool,
     refused: usize,
+    /// The next write of a record fails.
+    fails_once: bool,
+    /// Who has the lease: a run, and its client. Whether it stands for longer than a test.
+    leases_stand: bool,
+    leased: Option<(BootId, u64)>,
+    client: u64,
     /// Clients of ANA groups, and what hosts are shown.
     handles: BTreeSet<Handle>,
     optimized: BTreeSet<u32>,
@@ -24,6 +33,10 @@ struct Store {
 impl Store {
     fn reply(&mut self, action: Action) -> Reply {
         match action {
+            Action::CompareAndSet { .. } | Action::Read { .. } | Action::Lock { .. } if self.is_fenced => {
+                self.refused += 1;
+                Reply::Blocklisted
+            }
             Action::Read { object, unless, .. } => {
                 let (version, keys) = self.objects.entry(object).or_default();
                 match unless == Some(*version) {
@@ -34,6 +47,11 @@ impl Store {
             Action::CompareAndSet { .. } if self.is_outdated || self.is_full => {
                 self.refused += 1;
                 Reply::Failed("it may not write".into())
+            }
+            Action::CompareAndSet { object: Object::Gateways, .. }
+                if core::mem::take(&mut self.fails_once) =>
+            {
+                Reply::Failed("timed out".into())
             }
             Action::CompareAndSet { object, compare, set, .. } => {
                 let (version, keys) = self.objects.entry(object).or_default();
@@ -50,6 +68,16 @@ impl Store {
                 Reply::Done
             }
             Action::Lock { .. } if self.is_outdated => Reply::Outdated("it may not lock".into()),
+            Action::Lock { cookie, .. } => match &self.leased {
+                Some((boot, client)) if self.leases_stand && *client != self.client => Reply::Held(Locker {
+                    cookie: boot.clone(),
+                    address: Address(format!("10.0.0.1:0/{client}")),
+                }),
+                _ => {
+                    self.leased = Some((cookie, self.client));
+                    Reply::Done
+                }
+            },
             Action::ListLockers { .. } => Reply::Free,
             Action::Connect { handle, .. } => {
                 self.handles.insert(handle);
@@ -61,7 +89,8 @@ impl Store {
             }
             Action::Converge { .. } => Reply::Converged(Vec::new()),
             Action::ReconnectControl { .. } => {
-                self.is_outdated = false;
+                (self.is_outdated, self.is_fenced) = (false, self.fences_all);
+                self.client += 1;
                 Reply::Done
             }
             Action::SetAna { group, state } => {
@@ -96,6 +125,25 @@ impl Store {
         false
     }
 
+    fn turns(&mut self, gateway: &mut Gateway, now: &mut Duration, count: usize) {
+        for _ in 0..count {
+            self.turn(gateway, now, &mut |_, _| false);
+        }
+    }
+
+    /// The entries of ANA groups that somebody has.
+    fn owned(&self) -> Vec<String> {
+        let (_, map) = &self.objects[&Object::Map];
+        let entries = map.values().map(|value| String::from_utf8_lossy(value).into_owned());
+        entries.filter(|entry| entry.contains("\"owned\"")).collect()
+    }
+
+    /// Whether the record says that the gateway leaves.
+    fn is_told(&self) -> bool {
+        let (_, records) = &self.objects[&Object::Gateways];
+        String::from_utf8_lossy(&records["gateway/a"]).contains("\"leaving\":true")
+    }
+
     fn run(
         &mut self,
         gateway: &mut Gateway,
@@ -107,12 +155,21 @@ impl Store {
     }
 }
 
-/// A gateway that serves two ANA groups.
-fn serving(store: &mut Store, now: &mut Duration) -> Gateway {
+fn is_stopped(gateway: &Gateway) -> bool {
+    gateway.status(Duration::ZERO).state == "stopped"
+}
+
+/// A gateway that joins a group which is new.
+fn starting(now: Duration) -> Gateway {
     let process = Process { gateway: GatewayName::new("a").unwrap(), boot: BootId("1".into()) };
     let addresses = vec!["192.0.2.1:4420".to_owned()];
     let identity = Identity { process, addresses, software: "1".into(), ana_groups: 2 };
-    let mut gateway = Gateway::new(identity, Timing::DEFAULT, *now);
+    Gateway::new(identity, Timing::DEFAULT, now)
+}
+
+/// A gateway that serves two ANA groups.
+fn serving(store: &mut Store, now: &mut Duration) -> Gateway {
+    let mut gateway = starting(*now);
     store.run(&mut gateway, now, |store, _| store.optimized.len() == 2);
     gateway
 }
@@ -132,16 +189,44 @@ fn groups_are_served_by_new_clients_where_that_of_the_lease_is_outdated() {
 
 #[test]
 fn gateway_that_stops_gives_its_groups_away_by_a_new_client() {
+    for (is_outdated, leases_stand) in [(true, false), (true, true), (false, false), (false, true)] {
+        let (mut store, mut now) = (Store::default(), Duration::from_secs(1));
+        let mut gateway = serving(&mut store, &mut now);
+        // The client before has the lease, which the new one does not get.
+        store.leases_stand = leases_stand;
+        (store.is_outdated, store.is_fenced) = (is_outdated, !is_outdated);
+        gateway.stop(now);
+        let begun = now;
+        store.run(&mut gateway, &mut now, |_, gateway| is_stopped(gateway));
+        assert!(!store.is_outdated && !store.is_fenced && store.handles.is_empty());
+        assert_eq!((store.owned(), store.is_told()), (vec![], true), "{is_outdated} {leases_stand}");
+        assert!(now - begun < Duration::from_secs(4), "{:?}", now - begun);
+    }
+}
+
+#[test]
+fn gateway_that_stops_and_whose_every_client_is_blocklisted_stops() {
     let (mut store, mut now) = (Store::default(), Duration::from_secs(1));
     let mut gateway = serving(&mut store, &mut now);
-    store.is_outdated = true;
+    (store.is_fenced, store.fences_all) = (true, true);
     gateway.stop(now);
-    store.run(&mut gateway, &mut now, |_, gateway| gateway.status(Duration::ZERO).state == "stopped");
-    assert!(!store.is_outdated && store.handles.is_empty());
-    let (_, map) = &store.objects[&Object::Map];
-    let entries = map.values().map(|value| String::from_utf8_lossy(value).into_owned());
-    let owned: Vec<_> = entries.filter(|entry| entry.contains("\"owned\"")).collect();
-    assert!(owned.is_empty(), "{owned:?}");
+    store.run(&mut gateway, &mut now, |_, gateway| is_stopped(gateway));
+    // Others take them after a fence.
+    assert_eq!(store.owned().len(), 2);
+    assert!((1..=40).contains(&store.refused), "{} requests", store.refused);
+}
+
+#[test]
+fn others_are_told_that_a_gateway_stops_when_its_record_failed_once() {
+    for turns in 0..50 {
+        let (mut store, mut now) = (Store::default(), Duration::from_secs(1));
+        let mut gateway = serving(&mut store, &mut now);
+        store.turns(&mut gateway, &mut now, 50 + turns);
+        store.fails_once = true;
+        gateway.stop(now);
+        store.run(&mut gateway, &mut now, |_, gateway| is_stopped(gateway));
+        assert!(!store.fails_once && store.is_told(), "{turns}");
+    }
 }
 
 #[test]
@@ -154,11 +239,39 @@ fn store_that_writes_nothing_is_not_asked_again_and_again() {
             true => gateway.stop(now),
             false => gateway.set_addresses(now, vec!["192.0.2.2:4420".to_owned()]),
         }
-        let until = now + Duration::from_secs(20);
-        while now < until {
-            store.turn(&mut gateway, &mut now, &mut |_, _| false);
-        }
+        store.turns(&mut gateway, &mut now, 200);
         // The record, and the entries of two ANA groups.
         assert!((1..=60).contains(&store.refused), "{} writes in 20 s (it stops: {stops})", store.refused);
     }
+}
+
+#[test]
+fn new_group_on_a_store_that_writes_nothing_is_tried_again_after_a_pause() {
+    let (mut store, mut now) = (Store { is_full: true, ..Store::default() }, Duration::from_secs(1));
+    let mut gateway = starting(now);
+    store.turns(&mut gateway, &mut now, 200);
+    // The record, and the configuration.
+    assert!((20..=60).contains(&store.refused), "{} writes in 20 s", store.refused);
+    let (state, reason) = gateway.state();
+    assert_eq!((state, reason.as_deref()), ("joining", Some("writes its record: it may not write")));
+    store.is_full = false;
+    let freed = now;
+    store.run(&mut gateway, &mut now, |store, _| store.optimized.len() == 2);
+    assert!(now - freed < Duration::from_secs(8), "{:?}", now - freed);
+}
+
+#[test]
+fn wish_that_cannot_be_written_is_tried_again_after_a_pause() {
+    let (mut store, mut now) = (Store::default(), Duration::from_secs(1));
+    let mut gateway = serving(&mut store, &mut now);
+    // Of balance, for a gateway that is not there: its owner takes it back.
+    let (version, map) = store.objects.get_mut(&Object::Map).unwrap();
+    map.insert("move/1".into(), br#"{"format":1,"to":"b","balance":true}"#.to_vec());
+    *version += 1;
+    store.is_full = true;
+    store.turns(&mut gateway, &mut now, 200);
+    assert!((2..=60).contains(&store.refused), "{} writes in 20 s", store.refused);
+    store.is_full = false;
+    store.turns(&mut gateway, &mut now, 10);
+    assert!(!store.objects[&Object::Map].1.contains_key("move/1"));
 }

@@ -48,7 +48,7 @@ impl Default for RecoveryPolicy {
 pub enum Decision {
     /// Make a new association; then [`Recovery::on_ready`] or [`Recovery::on_lost`].
     Reconnect {
-        /// 1 for the first after a loss.
+        /// 1 for the first after a loss; counted on where what was lost was in use for less than the shortest pause.
         attempt: u32,
     },
     /// The attempt, or the closing of the old connections, takes too long: destroy the queue pairs without disconnecting, drop the association, then
@@ -105,7 +105,10 @@ pub struct Recovery {
     lost_at: Option<Duration>,
     /// Since when I/O waits: from the loss, or from when the last other path was lost.
     waits_since: Option<Duration>,
+    /// Since it was in use for long. What is lost again at once may be lost by what is sent on it: that must not be done many times a second.
     attempts: u32,
+    /// Since when it is in use.
+    ready_at: Option<Duration>,
     io_failed: bool,
     several: bool,
     others_ready: bool,
@@ -127,6 +130,7 @@ impl Recovery {
             lost_at: None,
             waits_since: None,
             attempts: 0,
+            ready_at: None,
             io_failed: false,
             several: false,
             others_ready: false,
@@ -179,7 +183,7 @@ impl Recovery {
         }
         self.phase = Phase::Ready;
         self.was_ready = true;
-        self.attempts = 0;
+        self.ready_at = Some(now);
         self.io_failed = false;
         self.waits_since = None;
         self.lost_at.take().map(|lost_at| now.saturating_sub(lost_at))
@@ -343,6 +347,10 @@ impl Recovery {
     }
 
     fn close(&mut self, now: Duration) {
+        let was_steady = |since| now.saturating_sub(since) >= self.policy.reconnect_delay;
+        if self.ready_at.take().is_some_and(was_steady) {
+            self.attempts = 0;
+        }
         self.lost_at.get_or_insert(now);
         if !self.others_ready {
             self.waits_since.get_or_insert(now);

@@ -78,7 +78,8 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     let waker = waiting.waker.clone();
     let mut context = Context::from_waker(&waker);
     let output = loop {
-        waiting.sleep.state.store(AWAKE, Ordering::SeqCst);
+        // Not a store: what woke it has to be read, so that the poll sees what was written before the wake.
+        waiting.sleep.state.swap(AWAKE, Ordering::SeqCst);
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
             break output;
         }

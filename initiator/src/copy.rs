@@ -69,7 +69,7 @@ impl Device {
     }
 
     /// Writes one slice behind the other at `offset`: together whole blocks, each of any length. After an error any part of
-    /// them may be written, and nothing of them is under way any more, unless it took longer than [`Device::with_timeout`] says.
+    /// them may be written, and nothing of them is under way any more, but for what took longer than [`Device::with_timeout`] says.
     ///
     /// # Errors
     /// As [`Device::read`].

@@ -18,7 +18,9 @@ use std::sync::Arc;
 /// A namespace as a block device. Cheap to clone; may be used from many threads at once.
 ///
 /// Offsets and lengths are bytes, multiples of the block size, and of any size: what is longer than one command may move is split.
-/// The futures need no runtime. One that is dropped leaves its operation to finish; whether it took effect is not known then.
+/// The futures need no runtime. One that is dropped leaves what of its operation is in flight to finish, and nothing more of it is sent;
+/// whether it took effect is not known then. Later operations of this connection that change the same blocks, or read them, come after
+/// what is in flight of it.
 #[derive(Clone)]
 pub struct Device {
     pub(crate) shared: Arc<Shared>,
@@ -63,9 +65,12 @@ impl Device {
         Self { shared, nsid, geometry, timeout: None }
     }
 
-    /// The same device, of which each operation fails with [`Error::TimedOut`] that has not ended after so long. It
-    /// goes on all the same, with its buffer, and may take effect. That holds of reservation commands, raw commands and
-    /// Identify as well, of all their tries together; but one that was not sent by then is not sent any more.
+    /// The same device, of which each operation fails with [`Error::TimedOut`] that has not ended after so long. What was not
+    /// sent of it by then is not sent any more; [`Error::effect`] says whether anything was. What is in flight goes on, with its buffer,
+    /// and may take effect, but not later than anything that is asked for afterwards: operations of this connection that change the same
+    /// blocks, or read them, wait until it has ended. So a write may be done again at once, and a read tells for good what became of it.
+    /// Reservation commands, raw commands and Identify have that time for all their tries together, and are not sent any more either;
+    /// one that was sent goes on, and holds nothing up.
     #[must_use]
     pub fn with_timeout(&self, timeout: Duration) -> Self {
         Self { timeout: Some(timeout), ..self.clone() }
@@ -158,7 +163,7 @@ impl Device {
                 source: BlockError::Gone,
             }),
             Unanswered::Lost => self.shared.closed(),
-            Unanswered::TimedOut => Error::TimedOut { what, offset: 0, len: 0 },
+            Unanswered::TimedOut => Error::TimedOut { what, offset: 0, len: 0, effect: Effect::Unknown },
         })
     }
 
@@ -293,7 +298,7 @@ impl Device {
             Some((Err(Failure { error: source, effect }), buffer)) => {
                 let error = match buffer.as_ref().and_then(Buffer::refused) {
                     Some(reason) => Error::Memory { bytes: len, reason },
-                    None if source == TIMED_OUT => Error::TimedOut { what, offset, len },
+                    None if source == TIMED_OUT => Error::TimedOut { what, offset, len, effect },
                     None => Error::Io { what, offset, len, effect, source },
                 };
                 Err(Failed { error, buffer })

@@ -5,7 +5,7 @@ use crate::driver::{AdminReply, Driver, DriverEvent, Ended, Failure, PathStatus,
 use crate::log::Log;
 use crate::mailbox::{CommandRequest, Mailbox, Message, Request};
 use crate::sleep::SLEEP_MAX;
-use crate::slot::Reply;
+use crate::slot::{Reply, Slot};
 use crate::state::StateSender;
 use crate::statistics::{Counters, Kind};
 use crate::transport::Transport;
@@ -22,8 +22,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// What an operation ends with for whom it took too long: ETIMEDOUT. No device ends one with it.
 pub(crate) const TIMED_OUT: BlockError = BlockError::Os(110);
-
-const TOO_LATE: Failure = Failure { error: TIMED_OUT, effect: Effect::Unknown };
 
 /// What is known of the controller, for all handles to read.
 #[derive(Debug, Clone, Default)]
@@ -178,6 +176,7 @@ impl<T: Transport> Engine<T> {
                 self.driver.submit_command(self.next_admin, queue, recipient, command);
                 self.driver.bound_command(self.next_admin, times.sent_by);
             }
+            Message::Withdraw(slot) => self.withdraw(&slot),
             Message::Open(identity) => self.driver.open(self.now, identity),
             Message::AuthenticateAgain { secrets, reply } => {
                 if self.authenticating.is_none() && self.driver.authenticate_again(self.now, &secrets) {
@@ -250,11 +249,28 @@ impl<T: Transport> Engine<T> {
         self.until = [self.until, until].into_iter().flatten().min();
     }
 
-    /// Tells those that they have waited long enough. Their operations go on.
-    fn expire(&mut self, wakes: &Wakes) {
-        if self.until.is_none_or(|until| self.now < until) {
+    /// Nobody waits for the operation of this slot any longer.
+    fn withdraw(&mut self, slot: &Arc<Slot>) {
+        let of_it =
+            |message: &Message| matches!(message, Message::Submit(request) if request.reply.is_of(slot));
+        if let Some(at) = self.backlog.iter().position(of_it) {
+            self.backlog.remove(at);
             return;
         }
+        let of_it = |pending: &Option<Pending>| {
+            pending.as_ref().and_then(|pending| pending.reply.as_ref()).is_some_and(|reply| reply.is_of(slot))
+        };
+        if let Some(tag) = self.pending.iter().position(of_it) {
+            self.driver.withdraw(Tag(tag as u64), TIMED_OUT);
+        }
+    }
+
+    /// Tells those that they have waited long enough. Nothing more of their operations is sent. Whether some have ended with that.
+    fn expire(&mut self, wakes: &Wakes) -> bool {
+        if self.until.is_none_or(|until| self.now < until) {
+            return false;
+        }
+        let mut ended = false;
         self.until = None;
         let now = self.now;
         let mut next = None;
@@ -265,10 +281,19 @@ impl<T: Transport> Engine<T> {
             }
             is_late
         };
-        for pending in self.pending.iter_mut().flatten() {
-            if pending.reply.is_some() && is_late(pending.until) {
-                let reply = pending.reply.take().expect("it is there");
-                reply.send(Err(TOO_LATE), None).into_iter().for_each(|waker| wakes.add(waker));
+        let failed = |effect| Err(Failure { error: TIMED_OUT, effect });
+        for (tag, pending) in self.pending.iter_mut().enumerate() {
+            let Some(pending) = pending.as_mut() else { continue };
+            if pending.reply.is_none() || !is_late(pending.until) {
+                continue;
+            }
+            match self.driver.withdraw(Tag(tag as u64), TIMED_OUT) {
+                // It is told as any end, with its buffer.
+                None => ended = true,
+                Some(effect) => {
+                    let reply = pending.reply.take().expect("it is there");
+                    reply.send(failed(effect), None).into_iter().for_each(|waker| wakes.add(waker));
+                }
             }
         }
         let mut late = Vec::new();
@@ -280,13 +305,15 @@ impl<T: Transport> Engine<T> {
             _ => true,
         });
         // Nothing of these was done.
-        let woken = late.into_iter().filter_map(|(reply, buffer)| reply.send(Err(TOO_LATE), buffer));
+        let nothing = failed(Effect::Nothing);
+        let woken = late.into_iter().filter_map(|(reply, buffer)| reply.send(nothing, buffer));
         woken.for_each(|waker| wakes.add(waker));
         for (number, asked) in self.admin.extract_if(|_, asked| is_late(asked.until)) {
             self.driver.withdraw_command(number);
             let _ = asked.reply.send(Err(Unanswered::TimedOut));
         }
         self.until = next;
+        ended
     }
 
     fn complete(&mut self, wakes: &Wakes) -> bool {
@@ -435,7 +462,9 @@ impl<T: Transport<Region: Send> + Send> Turn for Engine<T> {
         let mut worked = self.catch_up();
         worked |= self.driver.turn(now);
         worked |= self.complete(wakes);
-        self.expire(wakes);
+        if self.expire(wakes) {
+            worked |= self.complete(wakes);
+        }
         self.on_events(wakes);
         self.tell_state();
         worked

@@ -42,7 +42,7 @@ pub enum Error {
         /// Why.
         source: BlockError,
     },
-    /// An operation took longer than its [`crate::Device`] lets it. It goes on.
+    /// An operation took longer than its [`crate::Device`] lets it. What was not sent of it by then is not sent any more.
     #[error("{what}{} has not ended in time", place(*offset, *len))]
     TimedOut {
         /// Which.
@@ -51,6 +51,8 @@ pub enum Error {
         offset: u64,
         /// Bytes.
         len: u64,
+        /// What it may have done, or may do: of what was sent and not answered. [`crate::Device::with_timeout`] has the rest.
+        effect: Effect,
     },
     /// Not whole blocks.
     #[error("{what} of {len} bytes at byte {offset}: both must be multiples of the block size, {block_size}")]
@@ -184,7 +186,7 @@ impl Error {
     pub(crate) fn of_whole(self, what: &'static str, offset: u64, len: u64, effect: Effect) -> Self {
         match self {
             Self::Io { source, .. } => Self::Io { what, offset, len, effect, source },
-            Self::TimedOut { .. } => Self::TimedOut { what, offset, len },
+            Self::TimedOut { .. } => Self::TimedOut { what, offset, len, effect },
             // It says that nothing was done, which holds for its own part.
             error if error.effect() != effect => {
                 let source = error.block_error().unwrap_or(BlockError::Gone);
@@ -287,8 +289,8 @@ impl Error {
     #[must_use]
     pub fn effect(&self) -> Effect {
         match self {
-            Self::Io { effect, .. } => *effect,
-            Self::TimedOut { .. } | Self::Association { .. } | Self::Closed => Effect::Unknown,
+            Self::Io { effect, .. } | Self::TimedOut { effect, .. } => *effect,
+            Self::Association { .. } | Self::Closed => Effect::Unknown,
             Self::Misaligned { .. }
             | Self::TooLong { .. }
             | Self::Overlap { .. }

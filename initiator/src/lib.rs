@@ -45,9 +45,9 @@
 //! | [`transport`] | what carries commands: NVMe/RDMA over a provider, NVMe/TCP over sockets |
 //! | [`block_on`] | runs a future where there is no runtime, and drives what it waits for: close to [`RemoteBackend`] in latency |
 //!
-//! Contract: memory belongs to a command from its submission to its end. A future that is dropped leaves its command to finish on
-//! memory that the connection holds. A device stays the disk that it was when it was opened: no command goes to another that takes its
-//! place. What the controller may reach is one command's bytes, under a key of its own, for as long as
+//! Contract: memory belongs to a command from its submission to its end. A future that is dropped leaves what was sent to finish on
+//! memory that the connection holds, before anything later that changes the same blocks or reads them; nothing more is sent. A device
+//! stays the disk that it was when it was opened: no command goes to another that takes its place. What the controller may reach is one command's bytes, under a key of its own, for as long as
 //! the command runs, where the RDMA provider has such keys.
 //!
 //! Several paths ([`Options::paths`]): I/O goes on as long as one of them is there. What was in flight on one that is lost goes on
@@ -98,10 +98,15 @@ pub use discover::{Discovery, DiscoveryChange, discover};
 pub use driver::{AdminReply, Impacted, NamespaceState, PathPolicy, PathStatus, SharedFences};
 pub use error::{Effect, Error, Failed};
 pub use identity::HostIdentity;
-pub use nvme_proto::{Nqn, Nsid};
+pub use nvme_proto::admin::log_page::AnaState;
+pub use nvme_proto::fabrics::discovery::{DiscoveryEntry, TransportType};
+pub use nvme_proto::{Cntlid, HostId, Nqn, Nsid};
 pub use nvmf_auth as auth;
 pub use nvmf_block::{BlockError, Geometry};
-pub use nvmf_host::{ControllerInfo, DiscoveryLog, Mismatch, Namespace};
+pub use nvmf_host::admin::AdminCommand;
+pub use nvmf_host::{
+    AssociationError, ControllerInfo, DiscoveryLog, Mismatch, Namespace, Outcome, QueueFailure, Status,
+};
 pub use nvmf_rdma_any::{Preference, VerbsOptions};
 pub use nvmf_tls as tls;
 pub use options::{AuthenticationOptions, Options, PathOptions, SecretsSource, TransportOptions};

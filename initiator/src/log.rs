@@ -48,7 +48,7 @@ impl Log {
                 None => tracing::info!(%nqn, "path {} is connected", path(*number)),
             },
             DriverEvent::PathLost(number, error) => {
-                tracing::warn!(%nqn, %error, "path {} is lost: I/O goes on over the others", path(*number));
+                tracing::warn!(%nqn, %error, "path {} is lost: I/O goes on over the others that give access", path(*number));
             }
             DriverEvent::PathFailed(number, error) => {
                 tracing::debug!(%nqn, %error, "path {} cannot be connected yet", path(*number));

@@ -3,7 +3,7 @@
 use crate::Buffer;
 use crate::buffer::Piece;
 use crate::driver::{AdminReply, Op, QueueKind, Recipient, Unanswered};
-use crate::slot::Reply;
+use crate::slot::{Reply, Slot};
 use core::time::Duration;
 use futures_channel::oneshot;
 use nvme_proto::Nsid;
@@ -12,7 +12,7 @@ use nvmf_block::RegionId;
 use nvmf_host::NamespaceIdentity;
 use nvmf_host::admin::AdminCommand;
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A block operation that somebody waits for.
 pub(crate) struct Request {
@@ -47,10 +47,17 @@ pub(crate) enum Message {
     Register(Piece),
     Deregister(RegionId),
     Submit(Request),
+    /// The future of this slot was dropped before its operation had ended.
+    Withdraw(Arc<Slot>),
     Open(NamespaceIdentity),
     Command(CommandRequest),
-    AuthenticateAgain { secrets: Box<Secrets>, reply: oneshot::Sender<bool> },
-    Close { reply: Option<oneshot::Sender<()>> },
+    AuthenticateAgain {
+        secrets: Box<Secrets>,
+        reply: oneshot::Sender<bool>,
+    },
+    Close {
+        reply: Option<oneshot::Sender<()>>,
+    },
 }
 
 /// Messages, in the order in which they came.

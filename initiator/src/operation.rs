@@ -1,7 +1,7 @@
 //! A block operation as a future.
 
 use crate::driver::Op;
-use crate::mailbox::Request;
+use crate::mailbox::{Message, Request};
 use crate::shared_driver::SharedDriver;
 use crate::slot::{Ended, Waiting};
 use crate::{Buffer, caller};
@@ -11,7 +11,8 @@ use nvme_proto::Nsid;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Submits the operation at its first poll. When it is dropped after that, the operation goes on.
+/// Submits the operation at its first poll. When it is dropped after that, what of the operation is in flight goes on, and nothing more
+/// of it is sent.
 pub(crate) struct Operation<'a> {
     shared_driver: &'a Arc<SharedDriver>,
     step: Step,
@@ -43,6 +44,16 @@ impl<'a> Operation<'a> {
             let request = Request { nsid: *nsid, op: *op, buffer: buffer.take(), reply, until };
             self.step = Step::Wait(waiting);
             self.shared_driver.submit(request, drives);
+        }
+    }
+}
+
+impl Drop for Operation<'_> {
+    fn drop(&mut self) {
+        if let Step::Wait(waiting) = &mut self.step
+            && let Some(slot) = waiting.abandon()
+        {
+            self.shared_driver.send(Message::Withdraw(slot));
         }
     }
 }

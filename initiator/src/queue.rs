@@ -38,8 +38,8 @@ pub struct Completion {
     pub cookie: u64,
     /// How it ended.
     pub result: Result<(), Error>,
-    /// Its buffer; of a read, with what was read. `None` where it had none, where the connection ended and took it along, and where it
-    /// goes on with it ([`Error::TimedOut`]).
+    /// Its buffer; of a read, with what was read. `None` where it had none, where the connection ended and took it along, and where what
+    /// was sent goes on with it ([`Error::TimedOut`]).
     pub buffer: Option<Buffer>,
 }
 

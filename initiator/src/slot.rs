@@ -65,6 +65,11 @@ impl Reply {
         Self(To::Queue(done, ticket))
     }
 
+    /// Whether it is that of this slot.
+    pub(crate) fn is_of(&self, slot: &Arc<Slot>) -> bool {
+        matches!(&self.0, To::Slot(own) if Arc::ptr_eq(own, slot))
+    }
+
     /// Who is to be woken then.
     #[must_use]
     pub(crate) fn send(mut self, result: Result<(), Failure>, buffer: Option<Buffer>) -> Option<Waker> {
@@ -148,13 +153,19 @@ impl Waiting {
     }
 }
 
+impl Waiting {
+    /// Waits no longer; the slot of an operation that has not ended.
+    pub(crate) fn abandon(&mut self) -> Option<Arc<Slot>> {
+        let slot = self.0.take()?;
+        // What it held is dropped after the lock.
+        let before = core::mem::replace(&mut *slot.lock(), State::Abandoned);
+        (!matches!(before, State::Ended(_))).then_some(slot)
+    }
+}
+
 impl Drop for Waiting {
     fn drop(&mut self) {
-        if let Some(slot) = self.0.take() {
-            // What it held is dropped after the lock.
-            let before = core::mem::replace(&mut *slot.lock(), State::Abandoned);
-            drop(before);
-        }
+        self.abandon();
     }
 }
 

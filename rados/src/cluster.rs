@@ -151,6 +151,22 @@ impl Cluster {
         added.map_err(|errno| Error::new(format!("cannot put {address} on the cluster's blocklist"), errno))
     }
 
+    /// Who is fenced, and until when, as the monitors print it: JSON. They keep the end that an address has already, also when it
+    /// is fenced again for longer.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn blocklist(&self) -> Result<Vec<u8>, Error> {
+        let list =
+            |prefix| self.connection.mon_command(&format!(r#"{{"prefix":"{prefix}","format":"json"}}"#));
+        // Before Pacific it had another name.
+        let listed = list("osd blocklist ls").or_else(|errno| match errno {
+            libc::EINVAL => list("osd blacklist ls"),
+            _ => Err(errno),
+        });
+        listed.map_err(|errno| Error::new("cannot read the cluster's blocklist", errno))
+    }
+
     /// Whether this client may fence others: it fences, for a second, an address that is nobody's.
     ///
     /// # Errors
@@ -237,6 +253,8 @@ fn settings(spec: &ClusterSpec) -> Vec<Setting> {
         is("objecter_inflight_op_bytes", "0", false),
         // Without librbd's copy of what is written, a write that it refuses never completes (seen with 16.2.15).
         is("rbd_disable_zero_copy_writes", "true", true),
+        // Not `rbd_blocklist_expire_seconds`, for a longer fence where librbd breaks a lock: it tells the monitors that number as a
+        // text, which they refuse, and the write that needs the lock fails (seen with 16.2.15).
     ];
     // More threads than processors only take turns: with one of each, an operation takes a tenth less of two processors.
     if available_parallelism().is_ok_and(|processors| processors.get() <= PROCESSORS_FEW) {

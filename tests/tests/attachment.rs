@@ -2,7 +2,7 @@
 
 use nvmf_tests::nbd;
 use nvmf_tests::process::{self, Target};
-use nvmf_tests::site::{Site, fails, json, succeeds};
+use nvmf_tests::site::{Site, fails, json, refuses, succeeds};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use serde_json::Value;
@@ -352,6 +352,32 @@ fn killed_server_is_replaced_again_and_again() {
     target.stop().expect("a clean stop");
 }
 
+#[test]
+fn server_that_cannot_be_started_again_at_once_is_started_later() {
+    let (site, target) = site("later");
+    let disk = attach(&site, &[]);
+    let (server, away) = (pid(&disk), site.path("away"));
+    let guard = children(server)[0];
+    std::fs::rename(site.registry(), &away).expect("it can be moved");
+    process::signal(server, "KILL").expect("it runs");
+    process::until("its end", || is_gone(server)).expect("it ends");
+    // A guard that tries once has tried by then.
+    let _ = process::until_within("the guard's end", Duration::from_secs(1), || is_gone(guard));
+    std::fs::rename(&away, site.registry()).expect("it can be moved back");
+    process::until_within("another server", PATIENCE, || {
+        listed(&site).first().is_some_and(|now| now["state"] == "live" && pid(now) != server)
+    })
+    .unwrap_or_else(|error| panic!("{error}: {:?}", listed(&site)));
+    process::until("the guard of before is not needed any more", || is_gone(guard)).expect("it ends");
+    let mut client = nbd::Client::connect(socket(&disk)).expect("a client");
+    client.write(0, &[7; 4096]).expect("written");
+    drop(client);
+    let server = pid(&listed(&site)[0]);
+    succeeds(&mut detach(&site, &["--all"])).expect("detached");
+    process::until("no process is left", || is_gone(server) && children(server).is_empty()).expect("none");
+    target.stop().expect("a clean stop");
+}
+
 /// Keeps the lock of an entry as its server has it: for others that process has not quite ended before this is dropped, as on a
 /// machine that is too busy to close its files.
 fn hold_lock(site: &Site, server: u32) -> Option<OwnedFd> {
@@ -384,9 +410,10 @@ fn server_waits_for_the_end_of_the_one_before() {
         said.contains("waits for the end of process") || is_gone(guard)
     })
     .expect("one of them");
+    let waiting = children(guard);
     drop(held);
     process::until("it has the disk", || state(&site) == "live").expect("it has");
-    assert_eq!(pid(&listed(&site)[0]), guard);
+    assert_eq!(waiting, [pid(&listed(&site)[0])]);
     succeeds(&mut detach(&site, &["--all"])).expect("detached");
     assert!(files(&site).is_empty(), "{:?}", files(&site));
     target.stop().expect("a clean stop");
@@ -708,7 +735,7 @@ fn of_attaches_at_once_one_has_the_disk() {
 /// Runs a script, whose `$@` is the call, in a mount namespace of its own, where the folder of attached disks, `$0`, is
 /// a file system with these options; `None` where nothing can be mounted.
 fn in_folder(site: &Site, options: &str, script: &str, call: &Command) -> Option<Output> {
-    let script = format!("mount -t tmpfs -o {options} tmpfs \"$0\" || exit 99; {script}");
+    let script = format!("mount -t tmpfs -o mode=700,{options} tmpfs \"$0\" || exit 99; {script}");
     let mut unshare = Command::new("unshare");
     unshare.args(["--mount", "sh", "-c", &script]).arg(site.registry());
     unshare.arg(call.get_program()).args(call.get_args());
@@ -829,8 +856,72 @@ fn entry_of_another_version_is_listed() {
     std::fs::write(&path, entry).expect("an entry");
     let disks = listed(&site);
     assert_eq!((disks.len(), &disks[0]["state"]), (1, &Value::from("unknown")));
-    fails(&mut detach(&site, &["--all"]), &["another version", "process 1"]).expect("a clear message");
-    assert!(path.exists(), "it is left alone");
+    fails(&mut detach(&site, &["--all"]), &["another version", "is cleared away", "1.json"])
+        .expect("a clear message");
+    assert!(files(&site).is_empty(), "{:?}", files(&site));
+    std::fs::write(&path, "no entry").expect("an entry");
+    assert_eq!(listed(&site)[0]["state"], "unknown");
+    fails(&mut detach(&site, &[path.to_str().expect("a path")]), &["is cleared away"]).expect("by its file");
+    assert!(files(&site).is_empty(), "{:?}", files(&site));
+}
+
+/// What lies in the folder beside the entries is the user's, also where attaching fails.
+#[test]
+fn files_beside_entries_are_left_alone() {
+    let (site, target) = site("beside-entries");
+    std::fs::create_dir(site.registry()).expect("a folder");
+    let theirs = ["Cargo.lock", "build.log", "my.fence", "notes.draft", "questions.ask"];
+    for name in theirs {
+        std::fs::write(site.registry().join(name), "precious").expect("a file");
+    }
+    attach(&site, &[]);
+    fails(&mut attaching(&site, &[]), &["is attached already"]).expect("a clear message");
+    succeeds(&mut detach(&site, &["--all"])).expect("detached");
+    let mut left = files(&site);
+    left.sort();
+    assert_eq!(left, theirs);
+    std::fs::set_permissions(site.registry(), PermissionsExt::from_mode(0o777)).expect("it is ours");
+    fails(&mut attaching(&site, &[]), &["can be written by others", "chmod go-w"]).expect("a clear message");
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn attach_ends_at_a_second_signal_though_its_server_does_not_answer() {
+    let (site, target) = site("deaf");
+    process::signal(target.pid(), "STOP").expect("a running target");
+    for again in [true, false] {
+        let mut front =
+            attaching(&site, &[]).stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("nvmf");
+        let mut server = 0;
+        process::until("it has started a server", || {
+            server = children(front.id()).first().copied().unwrap_or_default();
+            server != 0 && process::descriptors(server).is_ok_and(|count| count > 6)
+        })
+        .expect("a server");
+        process::signal(server, "STOP").expect("it runs");
+        process::signal(front.id(), "TERM").expect("it runs");
+        if again {
+            std::thread::sleep(Duration::from_millis(300));
+            process::signal(front.id(), "TERM").expect("it waits for its server");
+        }
+        assert!(!process::end(&mut front).expect("it ends").success());
+        process::until("the server has ended", || is_gone(server)).expect("no server is left");
+        assert!(files(&site).is_empty(), "{:?}", files(&site));
+    }
+    process::signal(target.pid(), "CONT").expect("a running target");
+    attach(&site, &[]);
+    succeeds(&mut detach(&site, &["--all"])).expect("detached");
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn socket_path_that_cannot_be_is_refused_before_the_target_is_asked() {
+    // Nobody is there to be connected to.
+    let site = Site::new("long").expect("a site");
+    let long = site.path(&"x".repeat(120));
+    let long = ["--socket", long.to_str().expect("a path")];
+    refuses(&mut attaching(&site, &long), &["107 bytes at most"]).expect("a clear message");
+    assert!(!site.registry().exists(), "no server was started");
 }
 
 #[test]

@@ -1,10 +1,13 @@
-//! Dropped futures: their operations complete on memory that the connection keeps, and no other bytes change.
+//! Operations that nobody waits for any longer: they complete on memory that the connection keeps, and change no other bytes, and nothing
+//! of what was asked for later.
 
 use nvme_proto::Nsid;
-use nvmf_initiator::{Connection, HostIdentity, Options, block_on};
+use nvmf_initiator::queue::Queue;
+use nvmf_initiator::{Connection, ConnectionState, Effect, Error, HostIdentity, Options, block_on};
 use nvmf_tests::process::{self, Target};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 const BLOCK: usize = 4096;
 
@@ -55,5 +58,64 @@ fn dropped_future_changes_no_other_memory() {
         assert!(dropped_in_flight > 0, "no read was dropped in flight");
         connection.close().await;
     });
+    target.stop().expect("the target stops");
+}
+
+/// Every program retries.
+#[test]
+fn write_that_timed_out_while_its_path_was_away_does_not_land_on_the_retry() {
+    const PIECES: u64 = 24;
+    const PIECE: usize = 64 << 10;
+    let folder = tempfile::tempdir().expect("a folder");
+    let address = ([127, 0, 0, 1], process::free_port().expect("a port")).into();
+    let nqn = "nqn.2026-11.com.example:timed-out";
+    let (config, disk) = (folder.path().join("target.toml"), folder.path().join("disk.img"));
+    std::fs::File::create(&disk).expect("a file").set_len(16 << 20).expect("its size");
+    let text = format!(
+        "[[listener]]\naddress = \"{address}\"\n[[subsystem]]\nnqn = \"{nqn}\"\nallow_any_host = true\n\
+         [[subsystem.namespace]]\nnsid = 1\nuuid = \"5d1ad2ab-49b8-4d0a-9c1e-2f6d0b3c7a11\"\npath = {disk:?}\n"
+    );
+    std::fs::write(&config, text).expect("a configuration");
+    let program = process::program("nvmf-target").expect("nvmf-target");
+    let serve = || Target::serve(&program, &config, address, &folder.path().join("log")).expect("a target");
+    let mut target = serve();
+    let host = HostIdentity::generate().expect("an identity");
+    let mut options = Options::with_host(address, nqn.parse().expect("an NQN"), host);
+    options.io_queues = 4;
+    options.reconnect_delay = Duration::from_millis(100);
+    let connection = block_on(Connection::connect(options)).expect("a connection");
+    let device = connection.open(Nsid(1)).expect("namespace 1");
+    let patient = Queue::new(device.clone()).expect("a queue");
+    let hasty = Queue::new(device.with_timeout(Duration::from_millis(200))).expect("a queue");
+    let submit = |queue: &Queue, byte: u8| {
+        for piece in 0..PIECES {
+            let mut buffer = device.buffer(PIECE).expect("a buffer");
+            buffer.copy_from(&[byte; PIECE]);
+            queue.write(piece, piece * PIECE as u64, buffer, false).expect("submitted");
+        }
+    };
+    let ends = |queue: &Queue| {
+        let next = || queue.wait(Duration::from_secs(60)).expect("it ends");
+        (0..PIECES).map(|_| next().result).collect::<Vec<_>>()
+    };
+    for round in 0..2 {
+        target.kill().expect("killed");
+        process::until("the loss", || connection.state() != ConnectionState::Live).expect("it is lost");
+        submit(&hasty, b'A');
+        for result in ends(&hasty) {
+            let error = result.expect_err("there is no path");
+            assert!(matches!(error, Error::TimedOut { .. }), "{error}");
+            assert_eq!(error.effect(), Effect::Nothing, "it was not sent");
+        }
+        submit(&patient, b'B');
+        target = serve();
+        assert!(ends(&patient).iter().all(Result::is_ok));
+        for piece in 0..PIECES {
+            let mut bytes = vec![0; PIECE];
+            block_on(device.read_to(piece * PIECE as u64, &mut bytes)).expect("a read");
+            assert!(bytes.iter().all(|byte| *byte == b'B'), "round {round}: older data lie on piece {piece}");
+        }
+    }
+    block_on(connection.close());
     target.stop().expect("the target stops");
 }

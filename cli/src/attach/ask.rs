@@ -138,7 +138,9 @@ impl Listed {
     fn check_is_served(&self) -> Result<()> {
         match self.disk.state {
             State::Killed => {
-                bail!("its server was killed: attach it again with the same arguments, and it goes on")
+                bail!(
+                    "its server was killed: give the nvmf attach, connect or connect-all again that attached it, and it goes on"
+                )
             }
             State::Unknown => {
                 bail!("another version of nvmf serves it: use that, or detach it and attach it again")

@@ -15,7 +15,7 @@ const DETACH_TIME_MAX: Duration = Duration::from_secs(80);
 /// How long a device may be open in processes that come and go, as udev's do, and a socket have clients that do.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(5);
 /// How long another server may take to take over a disk whose server was killed.
-const RESTART_TIME_MAX: Duration = Duration::from_secs(2);
+pub(super) const RESTART_TIME_MAX: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(5);
 /// Between two signals: the second one says that the first was meant.
 const INSIST: Duration = Duration::from_millis(500);
@@ -30,19 +30,32 @@ impl Listed {
         }
         let disk = &self.disk;
         let pid = disk.pid;
+        let refuse_left_in_use = || match (&disk.device, force) {
+            (Some(device), false) => refuse_in_use(device, pid),
+            _ => Ok(()),
+        };
         match disk.state {
             State::Killed => {
-                if let (Some(device), false) = (&disk.device, force) {
-                    refuse_in_use(device, pid)?;
-                }
+                refuse_left_in_use()?;
                 let by_whom = if self.clear_away() { "" } else { " by somebody else" };
                 bail!(
                     "its server was killed, and it is cleared away{by_whom}: what was not flushed may be lost"
                 );
             }
-            State::Unknown => {
+            State::Unknown if self.is_served() => {
+                let or_end = self.server().map(|pid| format!(", or end process {pid}")).unwrap_or_default();
                 bail!(
-                    "it was attached by another version of nvmf: detach it with that, or end process {pid}"
+                    "{} was written by another version of nvmf, whose server has it: detach it with that{or_end}",
+                    self.file().display()
+                );
+            }
+            State::Unknown => {
+                refuse_left_in_use()?;
+                let by_whom = if self.clear_away() { "" } else { " by somebody else" };
+                bail!(
+                    "another version of nvmf wrote {}, or it was damaged, and its server is gone: it is cleared away{by_whom}, with the files \
+                     of the same name; what was not flushed may be lost",
+                    self.file().display()
                 );
             }
             _ => {}

@@ -95,9 +95,10 @@ impl Fence {
         Duration::from_millis(self.quiesce_ms)
     }
 
-    /// For a connection whose clock starts now, after the server's end.
-    pub(super) fn impacted(&self) -> Vec<Impacted> {
-        let (until, reads) = (self.quiesce(), self.reads);
+    /// For a connection whose clock starts now, after the server's end. `asked`: somebody may ask what became of an operation,
+    /// because it was not answered; reads wait as well then.
+    pub(super) fn impacted(&self, asked: bool) -> Vec<Impacted> {
+        let (until, reads) = (self.quiesce(), self.reads || asked);
         if self.controllers.is_empty() {
             return vec![Impacted { controller: None, until, reads }];
         }
@@ -163,10 +164,12 @@ mod tests {
             let controller = Some(("192.0.2.1:4420".parse().unwrap(), instance));
             Impacted { controller, until: Duration::from_secs(seconds), reads: false }
         };
-        let read = || FenceFile::open(&path).unwrap().read(Duration::MAX).map(|fence| fence.impacted());
+        let read = || FenceFile::open(&path).unwrap().read(Duration::MAX).map(|fence| fence.impacted(false));
         let (first, second) = (file.part(), file.part());
         first.write(Some(Fence::new(&[of(1, 10)]))).unwrap();
         assert_eq!(read(), Some(vec![of(1, 10)]));
+        let asked = FenceFile::open(&path).unwrap().read(Duration::MAX).map(|fence| fence.impacted(true));
+        assert_eq!(asked, Some(vec![Impacted { reads: true, ..of(1, 10) }]));
         // The first may have resets of another's controllers under way, too.
         second.write(Some(Fence::new(&[of(2, 12), of(1, 10)]))).unwrap();
         assert_eq!(read(), Some(vec![of(1, 12), of(2, 12)]));
@@ -198,13 +201,13 @@ mod tests {
         for count in [1, 2, 40] {
             part.write(Some(Fence::new(&of(count)))).unwrap();
             let again = FenceFile::open(&path).unwrap();
-            assert_eq!(again.read(worst).map(|fence| fence.impacted()), Some(of(count)));
+            assert_eq!(again.read(worst).map(|fence| fence.impacted(false)), Some(of(count)));
         }
         part.write(Some(Fence::new(&of(64)))).unwrap();
         assert_eq!(file.read(worst), Some(Fence::anywhere(until)), "there is no room for so many names");
         let unknown = Impacted { controller: None, until: 2 * until, reads: true };
         let fence = Fence::new(&[of(1), vec![unknown]].concat());
-        assert_eq!(fence.impacted(), [unknown], "one of them may be any");
+        assert_eq!(fence.impacted(false), [unknown], "one of them may be any");
         part.write(None).unwrap();
         assert_eq!(file.read(worst), None, "nothing is under way");
         let cut = serde_json::to_vec(&fence).unwrap();

@@ -7,6 +7,7 @@
 //! | `form` | as what a disk appears: a block device, or a socket |
 //! | `serve` | the server's process: what the servers of all forms have in common |
 //! | `stop` | what it is asked for |
+//! | `bring_back` | bringing a disk back that was given up, or that nobody serves |
 //! | `ask` | asking it: to connect again, to make room for a newer version, what it has done |
 //! | `answer` | what it answers, and on which socket |
 //! | `counted` | what it has done |
@@ -31,6 +32,7 @@
 mod answer;
 mod ask;
 mod block_device;
+mod bring_back;
 mod changes;
 mod control;
 mod counted;
@@ -63,18 +65,30 @@ pub(crate) use ublk::QUEUES_MAX;
 
 use crate::command::Further;
 use crate::runtime::run;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use nvme_proto::Nsid;
 use nvmf_attached::Attachment;
 use nvmf_initiator::Options;
+use registry::Next;
 use serve::Report;
 use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{ErrorKind, Write};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 use stop::Stop;
-use tokio::task::spawn_blocking;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::net::unix::pipe;
+use tokio::time::sleep;
+
+/// How long a server may take to end when it is asked to before it has attached its disk.
+const STOP_TIME_MAX: Duration = Duration::from_secs(5);
+/// How long the kernel may take to end a process.
+const KILL_TIME_MAX: Duration = Duration::from_secs(2);
+const KILL_POLL: Duration = Duration::from_millis(5);
+/// How long a guard may take to start another server: until then the killed one has to be over.
+const GUARD_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// What the server's process is called. systemd spares a process whose name begins with an `@` when it kills what is
 /// left at shutdown: a root file system may be on its disk.
@@ -116,6 +130,11 @@ pub(crate) struct SocketOptions {
     pub(crate) block_status: bool,
 }
 
+/// Fails for a path that no socket can have.
+pub(crate) fn check_socket(path: &Path) -> Result<(), String> {
+    nbd::Listener::check(path).map_err(|error| error.to_string())
+}
+
 /// A signal ended the waiting for a disk's server.
 #[derive(Debug, thiserror::Error)]
 #[error("stopped before the disk was attached: nothing is left of it")]
@@ -129,7 +148,13 @@ pub(crate) fn in_background(arguments: impl Iterator<Item = OsString>) -> Result
     let mut command = Command::new(program);
     command.arg0(SERVER_NAME).arg("serve").args(arguments).env_remove("NOTIFY_SOCKET");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut server = command.spawn().context("cannot start the disk's server")?;
+    let mut server = command.spawn().map_err(|error| {
+        let help = match error.kind() {
+            ErrorKind::WouldBlock => " (this user has as many processes as it may have: ulimit -u)",
+            _ => "",
+        };
+        anyhow::Error::new(error).context(format!("cannot start the disk's server{help}"))
+    })?;
     let output = server.stdout.take().context("the disk's server has no output")?;
     run(hear(&mut server, output))
 }
@@ -137,30 +162,80 @@ pub(crate) fn in_background(arguments: impl Iterator<Item = OsString>) -> Result
 /// Waits for the server's report. What holds its input keeps it: when that goes before the report was heard, it ends.
 async fn hear(server: &mut Child, output: ChildStdout) -> Result<Attachment> {
     let mut stop = Stop::new(None)?;
-    let mut line = spawn_blocking(move || {
-        let mut line = String::new();
-        BufReader::new(output).read_line(&mut line).map(|_| line)
-    });
-    let line = tokio::select! {
-        line = &mut line => line?.context("cannot hear from the disk's server")?,
+    let output =
+        pipe::Receiver::from_owned_fd(output.into()).context("cannot hear from the disk's server")?;
+    let (mut output, mut line) = (BufReader::new(output), String::new());
+    tokio::select! {
+        heard = output.read_line(&mut line) => drop(heard.context("cannot hear from the disk's server")?),
         () = stop.asked() => {
             drop(server.stdin.take());
             // Its output ends with it, or it has said that it serves and waits in vain to be heard.
-            let _ = line.await;
-            server.wait()?;
-            return Err(Stopped.into());
+            let mut rest = String::new();
+            let ended = async { while output.read_line(&mut rest).await.is_ok_and(|read| read > 0) {} };
+            let ends = tokio::select! {
+                () = ended => true,
+                // It may be stopped, or wait for a file system that does not answer.
+                () = sleep(STOP_TIME_MAX) => false,
+                () = stop.asked() => false,
+            };
+            if ends {
+                server.wait()?;
+                return Err(Stopped.into());
+            }
+            return Err(kill(server));
         }
-    };
+    }
     match serde_json::from_str(&line) {
         Ok(Report::Attached(disk)) => {
-            let heard = server.stdin.take().map(|mut pipe| pipe.write_all(b"\n"));
-            heard.transpose()?.context("the disk's server has no input")?;
-            Ok(*disk)
+            let mut input = server.stdin.take().context("the disk's server has no input")?;
+            // Nobody reads it any more where it was killed meanwhile.
+            if input.write_all(b"\n").is_ok() { Ok(*disk) } else { after_end(server) }
         }
         Ok(Report::Failed(reason)) => {
             server.wait()?;
             bail!("{reason}")
         }
-        Err(_) => bail!("the disk's server ended with {}", server.wait()?),
+        Err(_) => after_end(server),
+    }
+}
+
+/// Ends a server that does not end when it is asked to.
+fn kill(server: &mut Child) -> anyhow::Error {
+    let pid = server.id();
+    // It may have ended by now.
+    let _ = server.kill();
+    let deadline = Instant::now() + KILL_TIME_MAX;
+    while server.try_wait().is_ok_and(|ended| ended.is_none()) {
+        if Instant::now() > deadline {
+            return anyhow!(
+                "stopped, but the disk's server, process {pid}, does not end: it waits in the kernel"
+            );
+        }
+        std::thread::sleep(KILL_POLL);
+    }
+    let registry = Registry::of_this_user();
+    match registry.made_by(pid) {
+        Some(left) if left.is_usable() => anyhow!(
+            "stopped, but {} was attached already, and another server may go on with it: nvmf list shows it, and nvmf detach takes it away",
+            left.disk
+        ),
+        // The next one that is attached clears it away, too.
+        _ => registry.clear_away().err().unwrap_or_else(|| Stopped.into()),
+    }
+}
+
+/// The disk of a server that has ended without a word, which its guard may go on with.
+fn after_end(server: &mut Child) -> Result<Attachment> {
+    let (pid, ended) = (server.id(), server.wait()?);
+    // Nobody goes on with one that was not attached yet.
+    let left = Registry::of_this_user().made_by(pid).filter(Listed::is_usable);
+    let next = left.map_or(Next::Gone, |left| left.next_server(GUARD_TIME_MAX));
+    match next {
+        Next::Served(disk) => Ok(*disk),
+        Next::Gone => bail!("the disk's server ended with {ended}"),
+        Next::Nobody(disk) => bail!(
+            "the disk's server, process {pid}, ended with {ended}, and {disk} waits for another one: nvmf list shows whether it has one by \
+             now, and nvmf detach takes it away"
+        ),
     }
 }

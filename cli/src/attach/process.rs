@@ -25,6 +25,19 @@ pub(super) fn private_files() {
     umask(Mode::from_bits_truncate(0o077));
 }
 
+/// A panic of the thread that has this ends the process at once, as a kill does: whoever looks after it starts another server,
+/// which takes the disk over with the requests that were under way. An end in order would be the end of the disk.
+#[derive(Debug)]
+pub(super) struct FatalPanics;
+
+impl Drop for FatalPanics {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
 /// Has a process that is started from here inherit nothing but its input and outputs.
 pub(super) fn keep_descriptors() {
     close_fds::set_fds_cloexec(3, &[]);
@@ -104,10 +117,11 @@ pub(super) fn shares_network(disk: &Attachment) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
 
-    /// Set in the process that the test starts.
-    const CHILD: &str = "NVMF_TEST_SERVES_WRITE_BACK";
+    /// Set in the process that a test starts.
+    const CHILD: &str = "NVMF_TEST_CHILD";
     /// capabilities(7): may set IO_FLUSHER, and lower the OOM score.
     const CAP_SYS_RESOURCE: u32 = 24;
     /// The others that a server keeps.
@@ -126,6 +140,20 @@ mod tests {
             println!("left out: this process has no capability {number}");
         }
         has
+    }
+
+    #[test]
+    fn panic_of_a_thread_that_serves_is_the_end_of_the_process() {
+        let name = "attach::process::tests::panic_of_a_thread_that_serves_is_the_end_of_the_process";
+        if std::env::var_os(CHILD).is_some() {
+            let ended = crate::attach::remote::in_thread::<()>("serves", || panic!("on purpose"));
+            // The answer of a thread that is gone would be here at once.
+            let answer = ended.unwrap().blocking_recv();
+            panic!("it goes on: {answer:?}");
+        }
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        let output = child.args([name, "--exact", "--nocapture"]).env(CHILD, "1").output().unwrap();
+        assert_eq!(output.status.signal(), Some(nix::libc::SIGABRT), "{output:?}");
     }
 
     /// In a process of its own, as what it asks for holds until its process ends.

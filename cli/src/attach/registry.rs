@@ -18,18 +18,22 @@ use super::fence::FenceFile;
 use super::nbd::kernel;
 use super::ublk;
 use super::{lock, process};
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
+use nix::libc::O_NONBLOCK;
 use nvme_proto::Nqn;
-use nvmf_attached::{AttachedPath, Attachment, FOLDER_VARIABLE, State, VERSION};
+use nvmf_attached::{AttachedPath, Attachment, FOLDER_VARIABLE, State, Supervisor, VERSION};
 use nvmf_host::Namespace;
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{DirBuilder, File};
 use std::io::{ErrorKind, Read, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Entries that one process number may have, in as many PID namespaces.
 const SAME_NUMBER_MAX: u32 = 1000;
+/// How often is looked whether a disk has another server.
+const NEXT_POLL: Duration = Duration::from_millis(5);
 /// Bytes that a server may need to say what it ended with.
 const OUTCOME_LEN: u64 = 4096;
 /// The files of an entry. The lock is removed last: it says until then whose they are.
@@ -51,6 +55,17 @@ pub(crate) struct Listed {
     id: String,
     /// Open since then, so that what the server ends with can be read however the entry goes.
     lock: Option<File>,
+}
+
+/// What becomes of a disk whose server was killed.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Another server has it.
+    Served(Box<Attachment>),
+    /// It is not attached any more.
+    Gone,
+    /// It waits.
+    Nobody(Box<Attachment>),
 }
 
 /// The entry of the disk that this process serves.
@@ -78,19 +93,41 @@ impl Registry {
         Self { folder: nvmf_attached::folder() }
     }
 
+    /// Whether its folder is there.
+    pub(super) fn is_there(&self) -> bool {
+        self.folder.is_dir()
+    }
+
     /// Makes the folder if it is not there.
     fn make(&self) -> Result<()> {
-        DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&self.folder)
-            .with_context(|| format!("cannot make {}", self.folder.display()))?;
-        let owner = std::fs::metadata(&self.folder)?.uid();
-        ensure!(
-            owner == nix::unistd::geteuid().as_raw(),
-            "{} belongs to another user (uid {owner}): remove it, or name another in {FOLDER_VARIABLE}",
-            self.folder.display()
-        );
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.folder);
+        // What is there instead of a folder is said below.
+        if made.as_ref().is_err_and(|error| error.kind() != ErrorKind::AlreadyExists) {
+            made.with_context(|| format!("cannot make {}", self.folder.display()))?;
+        }
+        self.check()
+    }
+
+    /// Fails where others could put files into the folder, or lead to another one: what lies there is believed, and removed.
+    fn check(&self) -> Result<()> {
+        let refused = |what: &str, help: &str| {
+            bail!("{} {what}: {help}, or name another folder in {FOLDER_VARIABLE}", self.folder.display())
+        };
+        let found = std::fs::symlink_metadata(&self.folder)?;
+        let (owner, mode) = (found.uid(), found.mode() & 0o7777);
+        if found.file_type().is_symlink() {
+            return refused("is a symbolic link", "remove it");
+        }
+        if !found.is_dir() {
+            return refused("is no folder", "remove it");
+        }
+        if owner != nix::unistd::geteuid().as_raw() {
+            return refused(&format!("belongs to another user (uid {owner})"), "remove it");
+        }
+        if mode & 0o022 != 0 {
+            let help = format!("chmod go-w {}", self.folder.display());
+            return refused(&format!("can be written by others (mode {mode:o})"), &help);
+        }
         Ok(())
     }
 
@@ -140,7 +177,7 @@ impl Registry {
         Ok(disks)
     }
 
-    /// The names of all entries, and of what is left of some.
+    /// The names of all entries, and of what is left of some. Other files of the folder are not this program's.
     fn ids(&self) -> Result<Vec<String>> {
         let entries = match std::fs::read_dir(&self.folder) {
             Ok(entries) => entries,
@@ -152,7 +189,7 @@ impl Registry {
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         let ids = names.filter_map(|name| {
             let (id, extension) = name.rsplit_once('.')?;
-            EXTENSIONS.contains(&extension).then(|| id.to_owned())
+            (EXTENSIONS.contains(&extension) && nvmf_attached::is_entry(id)).then(|| id.to_owned())
         });
         let mut ids: Vec<_> = ids.collect();
         ids.sort();
@@ -162,16 +199,33 @@ impl Registry {
 
     fn read(&self, id: String) -> Option<Listed> {
         // The lock first: a server that ends meanwhile is seen as killed otherwise.
-        let lock = File::open(self.path(&id, "lock")).ok();
+        let lock = nvmf_attached::open(&self.path(&id, "lock")).ok();
         let locked = lock.as_ref().is_some_and(|lock| lock::is_locked(lock).unwrap_or(true));
         let path = self.path(&id, "json");
-        let text = std::fs::read(&path).ok()?;
-        let mut disk: Attachment = serde_json::from_slice(&text).unwrap_or_default();
+        let text = nvmf_attached::read(&path).ok()?;
+        let (mut disk, is_readable) = match serde_json::from_slice::<Attachment>(&text) {
+            Ok(disk) => (disk, true),
+            Err(_) => (Attachment::default(), false),
+        };
         let written = disk.state;
         if disk.version != VERSION {
             disk.state = State::Unknown;
-            let reason = format!("{} is of another version of nvmf", path.display());
-            disk.reason = Some(reason);
+            let what =
+                if is_readable { "is of another version of nvmf" } else { "cannot be read as an entry" };
+            if !locked {
+                // By now it may be any process's number.
+                disk.pid = 0;
+            }
+            let whose = match locked {
+                true => "a server has it: detach it with the nvmf that attached it",
+                false => "its server is gone",
+            };
+            let end = if locked {
+                String::new()
+            } else {
+                format!(": nvmf detach {} clears it away", path.display())
+            };
+            disk.reason = Some(format!("{} {what}, and {whose}{end}", path.display()));
         } else if !locked {
             let pid = disk.pid;
             let reason = disk.reason.take().map(|reason| format!(" ({reason})")).unwrap_or_default();
@@ -183,7 +237,7 @@ impl Registry {
                 *path = AttachedPath { address, transport, name, source, interface, state, ..rest };
             }
             disk.reason = Some(format!(
-                "its server, process {pid}, is gone{reason}: what it is asked for waits; nvmf attach with the same arguments takes it over, nvmf detach clears it away"
+                "its server, process {pid}, is gone{reason}: what it is asked for waits; the same nvmf attach, connect or connect-all takes it over (nvmf discoverd does so by itself), nvmf detach clears it away"
             ));
         }
         Some(Listed { disk, written, registry: self.clone(), id, lock })
@@ -226,6 +280,20 @@ impl Registry {
         self.read(id.to_owned()).is_some_and(|listed| listed.is_served() && listed.disk.pid == pid)
     }
 
+    /// The entry that a process of this PID namespace made.
+    pub(super) fn made_by(&self, pid: u32) -> Option<Listed> {
+        let is_its = |listed: &Listed| {
+            listed.id.split('-').next() == Some(&pid.to_string())
+                && listed.disk.pid_namespace == process::pid_namespace()
+        };
+        self.list().ok()?.into_iter().find(is_its)
+    }
+
+    /// The entry of this name, if another version wrote it and its server is gone.
+    pub(super) fn strange(&self, id: &str) -> Option<Listed> {
+        self.read(id.to_owned()).filter(|listed| listed.disk.state == State::Unknown && !listed.is_served())
+    }
+
     /// Where the log of this entry's server goes.
     pub(super) fn log(&self, id: &str) -> PathBuf {
         self.path(id, "log")
@@ -251,7 +319,9 @@ impl Registry {
     /// The lock of an entry whose server is gone.
     fn lock_dead(&self, id: &str) -> Option<File> {
         let path = self.path(id, "lock");
-        let lock = File::options().read(true).write(true).create(true).truncate(false).open(&path).ok()?;
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false).custom_flags(O_NONBLOCK);
+        let lock = options.open(&path).ok().filter(|lock| lock.metadata().is_ok_and(|it| it.is_file()))?;
         (lock::try_lock(&lock).ok()? && is_at(&lock, &path)).then_some(lock)
     }
 
@@ -377,9 +447,25 @@ impl Listed {
         self.registry.read(self.id.clone())
     }
 
+    /// Waits for what becomes of a disk whose server, as this says it, was killed, or is being killed.
+    pub(super) fn next_server(&self, most: Duration) -> Next {
+        let deadline = Instant::now() + most;
+        loop {
+            let Some(now) = self.again() else { return Next::Gone };
+            if now.is_served() && now.disk.pid != self.disk.pid {
+                return Next::Served(Box::new(now.disk));
+            }
+            let is_awaited = now.is_served() || now.disk.supervisor != Supervisor::Nobody;
+            if !is_awaited || now.disk.state == State::Unknown || Instant::now() > deadline {
+                return Next::Nobody(Box::new(now.disk));
+            }
+            std::thread::sleep(NEXT_POLL);
+        }
+    }
+
     /// Whether there is still an entry.
     pub(crate) fn exists(&self) -> bool {
-        self.now().is_some()
+        self.file().exists()
     }
 
     /// Whether its server lives.
@@ -389,7 +475,20 @@ impl Listed {
 
     /// The entry as it is now; `None` when it is gone.
     pub(super) fn now(&self) -> Option<Attachment> {
-        serde_json::from_slice(&std::fs::read(self.registry.path(&self.id, "json")).ok()?).ok()
+        serde_json::from_slice(&nvmf_attached::read(&self.file()).ok()?).ok()
+    }
+
+    /// Where the entry is written down.
+    pub(crate) fn file(&self) -> PathBuf {
+        self.registry.path(&self.id, "json")
+    }
+
+    /// The process that serves it, if that is its server indeed, as far as can be told from here: it has the lock open.
+    pub(super) fn server(&self) -> Option<u32> {
+        let lock = self.registry.path(&self.id, "lock").canonicalize().ok()?;
+        let files = std::fs::read_dir(format!("/proc/{}/fd", self.disk.pid)).ok()?.flatten();
+        let has_it = |file: std::fs::DirEntry| std::fs::read_link(file.path()).is_ok_and(|it| it == lock);
+        files.into_iter().any(has_it).then_some(self.disk.pid)
     }
 
     /// What its server, which lives no more, ended with.
@@ -409,7 +508,7 @@ impl Listed {
     pub(super) fn clear_away(&self) -> bool {
         let Some(lock) = self.registry.lock_dead(&self.id) else { return false };
         // Under the lock, as the entry is now: once it has been cleared away, its device's number may be another's.
-        let disk = self.now();
+        let (is_there, disk) = (self.exists(), self.now());
         if let Some(disk) = &disk {
             if let Some(socket) = &disk.socket {
                 // By now it may be another server's, which lives.
@@ -420,7 +519,7 @@ impl Listed {
             kernel::clear_away(&owner(disk.mark));
         }
         self.registry.remove(&self.id, lock);
-        disk.is_some()
+        is_there
     }
 }
 
@@ -520,5 +619,182 @@ mod tests {
         let name = registry.default_socket(&uuid, 1);
         assert!(name.file_name().is_some_and(|name| name.to_string_lossy().starts_with("08.org.")));
         assert_eq!(socket.parent(), Some(Path::new("/run/user/1000/nvmf")));
+    }
+
+    fn write(registry: &Registry, name: &str, text: &str) {
+        std::fs::write(registry.folder.join(name), text).unwrap();
+    }
+
+    fn names(registry: &Registry) -> Vec<String> {
+        let files = std::fs::read_dir(&registry.folder).unwrap().flatten();
+        let mut names: Vec<_> = files.map(|file| file.file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn files_of_others_in_the_folder_are_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let registry = registry(&folder);
+        registry.make().unwrap();
+        let mut theirs = [
+            "Cargo.lock",
+            "build.log",
+            "notes.draft",
+            "my.fence",
+            "questions.ask",
+            "data.json",
+            "1-.lock",
+            "-1.log",
+            "1-2-3.log",
+            ".lock",
+            "1.5.log",
+            "+1.log",
+            "٣.log",
+        ];
+        theirs.sort_unstable();
+        for name in theirs {
+            write(&registry, name, "precious");
+        }
+        // What is left of an entry whose server had nothing written down.
+        write(&registry, "12.log", "");
+        write(&registry, "12-1.fence", "");
+        let claim = registry.claim().unwrap();
+        registry.clear_away().unwrap();
+        assert!(registry.list().unwrap().is_empty());
+        claim.end(&Ok(()), false);
+        assert_eq!(names(&registry), theirs);
+        for name in theirs {
+            assert_eq!(std::fs::read(registry.folder.join(name)).unwrap(), b"precious");
+        }
+    }
+
+    #[test]
+    fn folder_that_others_may_change_is_refused() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let folder = tempfile::tempdir().unwrap();
+        let registry = registry(&folder);
+        let refused = |said: &str| {
+            let error = format!("{:#}", registry.claim().unwrap_err());
+            let path = registry.folder.to_str().unwrap();
+            assert!([path, said, FOLDER_VARIABLE].iter().all(|it| error.contains(it)), "{error}");
+        };
+        let other = folder.path().join("other");
+        std::fs::create_dir(&other).unwrap();
+        symlink(&other, &registry.folder).unwrap();
+        refused("symbolic link");
+        assert!(std::fs::read_dir(&other).unwrap().next().is_none());
+        std::fs::remove_file(&registry.folder).unwrap();
+        std::fs::write(&registry.folder, "").unwrap();
+        refused("no folder");
+        std::fs::remove_file(&registry.folder).unwrap();
+        registry.make().unwrap();
+        for mode in [0o720, 0o702, 0o1777] {
+            std::fs::set_permissions(&registry.folder, PermissionsExt::from_mode(mode)).unwrap();
+            refused("chmod go-w");
+            assert!(names(&registry).is_empty());
+        }
+        for mode in [0o700, 0o755] {
+            std::fs::set_permissions(&registry.folder, PermissionsExt::from_mode(mode)).unwrap();
+            registry.claim().unwrap().end(&Ok(()), false);
+        }
+    }
+
+    /// Each of another version, or unreadable: its state, and what it says.
+    const STRANGE: [&str; 4] = [
+        r#"{ "version": 99, "nqn": "nqn.2026-11.com.example:new", "nsid": 1, "pid": 4194305 }"#,
+        r#"{ "version": 3, "size": -1 }"#,
+        "",
+        "no entry",
+    ];
+
+    #[test]
+    fn entry_that_cannot_be_understood_is_cleared_away_once_its_server_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let registry = registry(&folder);
+        registry.make().unwrap();
+        for (text, has_lock) in STRANGE.iter().flat_map(|text| [(text, false), (text, true)]) {
+            write(&registry, "7.json", text);
+            if has_lock {
+                write(&registry, "7.lock", "");
+            }
+            registry.clear_away().unwrap();
+            let listed = registry.list().unwrap();
+            assert_eq!((listed.len(), listed[0].disk.state), (1, State::Unknown), "{text}");
+            // Nor does a guard's server take it over, or find it gone without a word.
+            assert!(registry.killed("7").is_none() && registry.strange("7").is_some());
+            assert_eq!(listed[0].disk.served_by(), None);
+            let said = listed[0].disk.reason.clone().unwrap();
+            assert!(said.contains("7.json") && said.contains("nvmf detach"), "{said}");
+            let error = format!("{:#}", listed[0].detach(false).unwrap_err());
+            assert!(error.contains("7.json") && error.contains("cleared away"), "{error}");
+            assert!(!error.contains("process"), "{error}");
+            assert!(names(&registry).is_empty(), "{text}: {:?}", names(&registry));
+        }
+    }
+
+    #[test]
+    fn entry_that_cannot_be_understood_is_left_alone_while_its_server_lives() {
+        let folder = tempfile::tempdir().unwrap();
+        let registry = registry(&folder);
+        let claim = registry.claim().unwrap();
+        for text in STRANGE {
+            write(&registry, &format!("{}.json", claim.id()), text);
+            let listed = registry.list().unwrap().remove(0);
+            assert_eq!(listed.disk.state, State::Unknown);
+            assert!(registry.strange(claim.id()).is_none());
+            let error = format!("{:#}", listed.detach(true).unwrap_err());
+            // The process that it names is not its server.
+            assert!(error.contains(".json") && !error.contains("process"), "{error}");
+            assert!(listed.exists());
+        }
+        let its = Attachment { version: 99, pid: std::process::id(), ..disk(Path::new("/nowhere")) };
+        claim.write(&its).unwrap();
+        let error = format!("{:#}", registry.list().unwrap()[0].detach(false).unwrap_err());
+        assert!(error.contains(&format!("process {}", its.pid)), "{error}");
+    }
+
+    #[test]
+    fn disk_of_a_killed_server_is_waited_for_until_another_has_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let registry = registry(&folder);
+        let most = Duration::from_millis(50);
+        let before =
+            Attachment { pid: 1, supervisor: Supervisor::Guard, ..disk(&folder.path().join("a.sock")) };
+        let claim = registry.claim().unwrap();
+        claim.write(&before).unwrap();
+        let left = registry.list().unwrap().remove(0);
+        assert!(matches!(left.next_server(most), Next::Nobody(_)), "it is the same server still");
+        let id = claim.id().to_owned();
+        drop(claim);
+        assert!(matches!(left.next_server(most), Next::Nobody(now) if now.state == State::Killed));
+        // What a guard's server does.
+        let lock = registry.lock_dead(&id).unwrap();
+        let after = Attachment { pid: 2, state: State::Reconnecting, ..before };
+        let claim = Claim { registry, id, lock };
+        claim.write(&after).unwrap();
+        assert_eq!(left.next_server(most), Next::Served(Box::new(after)));
+        claim.end(&Ok(()), false);
+        assert_eq!(left.next_server(most), Next::Gone);
+    }
+
+    #[test]
+    fn what_is_no_file_is_no_entry_and_nothing_waits_for_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let registry = registry(&folder);
+        registry.make().unwrap();
+        for name in ["5555.json", "6666.lock", "7777.lock"] {
+            nix::unistd::mkfifo(&registry.folder.join(name), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        }
+        write(&registry, "7777.json", "");
+        let (tell, heard) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let claim = registry.claim().unwrap();
+            registry.clear_away().unwrap();
+            let listed = registry.list().unwrap().len();
+            claim.end(&Ok(()), false);
+            tell.send(listed)
+        });
+        assert_eq!(heard.recv_timeout(Duration::from_secs(20)), Ok(1));
     }
 }

@@ -4,7 +4,8 @@ use super::changes::{Change, Changes, Properties};
 use super::control::{Control, Line, NewPath, PathNews};
 use super::counted::Counted;
 use super::fence::{Fence, FenceFile, FencePart};
-use super::serve::{lock_disk, refuse_left};
+use super::process::FatalPanics;
+use super::serve::{lock_disk, lock_new_disk};
 use super::{AttachOptions, disk, seccomp};
 use crate::connect::{Via, reach};
 use crate::namespace::{ana_name, choose, taken_of};
@@ -77,13 +78,16 @@ impl Origin {
     }
 }
 
-/// Runs what blocks on a thread of its own, which nobody waits for when the process ends.
+/// Runs what blocks on a thread of its own, which nobody waits for when the process ends. If it panics, the process ends.
 pub(super) fn in_thread<T: Send + 'static>(
     name: &str,
     body: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<oneshot::Receiver<Result<T>>> {
     let (done, is_done) = oneshot::channel();
-    std::thread::Builder::new().name(name.to_owned()).spawn(move || drop(done.send(body())))?;
+    std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+        let _fatal = FatalPanics;
+        drop(done.send(body()));
+    })?;
     Ok(is_done)
 }
 
@@ -194,7 +198,10 @@ impl Remote {
                 let namespace = disk::namespace(before)?;
                 let lock = lock_disk(options, &namespace)?;
                 let left = origin.fence.read(unknown_quiesce);
-                let impacted = left.as_ref().map(Fence::impacted).unwrap_or_default();
+                // A block device gives its requests to this server. The clients of a socket have lost their connections, and a virtual
+                // machine may be another one than before: they read what became of theirs.
+                let asked = before.device.is_none();
+                let impacted = left.as_ref().map(|left| left.impacted(asked)).unwrap_or_default();
                 reached = disk::connection(connection, before);
                 let identity = disk::identity(before)?;
                 let backend = RemoteBackend::resume(&reached, identity.clone(), &impacted)?;
@@ -213,8 +220,7 @@ impl Remote {
                 }))?;
                 let nsid = choose(&connection.nqn, options.nsid, backend.namespaces())?;
                 let namespace = backend.namespace(nsid)?;
-                let lock = lock_disk(options, &namespace)?;
-                refuse_left(options, &namespace)?;
+                let lock = lock_new_disk(options, &namespace)?;
                 let choice = match options.nsid {
                     Some(_) => None,
                     None => taken_of(&connection.nqn, nsid, backend.namespaces()),

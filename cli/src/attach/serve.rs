@@ -3,9 +3,10 @@
 use super::answer::Answers;
 use super::changes::{Change, News, Properties};
 use super::control::{Control, End, PathNews};
+use super::detach::RESTART_TIME_MAX;
 use super::form::Server;
-use super::guard::{Guard, Restart};
-use super::registry::{Claim, Registry};
+use super::guard::{Guard, RESUME, Restart, Starter};
+use super::registry::{Claim, Next, Registry};
 use super::remote::{Found, Origin};
 use super::stop::{Stop, Wish};
 use super::{AttachOptions, disk, in_use, process, socket, ublk, vhost};
@@ -67,7 +68,7 @@ pub(crate) fn serve(
     process::private_files();
     let of_systemd = std::env::var_os("NOTIFY_SOCKET").is_some();
     let supervisor = if of_systemd { Supervisor::Systemd } else { Supervisor::Guard };
-    let role = Role { starter: None, restart, supervisor, keeps_log: false };
+    let role = Role { starter: None, former_guard: None, restart, supervisor, keeps_log: false };
     Begun::new(options)?.serve(options, role, announce)
 }
 
@@ -79,7 +80,8 @@ pub(crate) fn serve_in_background(options: Result<AttachOptions>, restart: Resta
         let begun = Begun::new(&options)?;
         log_to_file(&begun.claim.log())?;
         let starter = Some(File::from(std::io::stdin().as_fd().try_clone_to_owned()?));
-        let role = Role { starter, restart, supervisor: Supervisor::Guard, keeps_log: true };
+        let role =
+            Role { starter, former_guard: None, restart, supervisor: Supervisor::Guard, keeps_log: true };
         begun.serve(&options, role, &mut |disk| {
             is_announced = true;
             say(&Report::Attached(Box::new(disk.clone())))
@@ -111,6 +113,17 @@ pub(crate) fn resume(
             std::thread::sleep(END_POLL);
         }
     }
+    if let Some(strange) = registry.strange(id) {
+        log_to_file(&registry.log(id))?;
+        let file = strange.file();
+        tracing::error!(
+            "{} is of another version of nvmf than this one: the disk is not taken over, and what it is asked for waits. The nvmf that \
+             attached it takes it over (nvmf attach with the same arguments); nvmf detach {} takes it away",
+            file.display(),
+            file.display()
+        );
+        return Ok(Ended::Over);
+    }
     let Some(killed) = registry.killed(id) else { return Ok(Ended::Over) };
     if !killed.is_usable() {
         // It had not been attached yet, or its device is gone.
@@ -120,7 +133,8 @@ pub(crate) fn resume(
     let Some((claim, before)) = killed.take_over()? else { return Ok(Ended::Over) };
     let begun = Begun { claim, before: Some(before) };
     log_to_file(&begun.claim.log())?;
-    let role = Role { starter: None, restart, supervisor: Supervisor::Guard, keeps_log: true };
+    let former_guard = Some(Starter::of_this_process()?);
+    let role = Role { starter: None, former_guard, restart, supervisor: Supervisor::Guard, keeps_log: true };
     let outcome = begun.serve(&options?, role, &mut |_| Ok(()));
     if let Err(error) = &outcome {
         tracing::error!("{}", chain(error));
@@ -143,6 +157,8 @@ fn say(report: &Report) -> Result<()> {
 /// How this process was started, and who starts it again.
 struct Role {
     starter: Option<File>,
+    /// Who looks after this process until it has a guard of its own.
+    former_guard: Option<Starter>,
     restart: Restart,
     supervisor: Supervisor,
     /// The log of a failure that nobody heard of otherwise stays.
@@ -214,7 +230,7 @@ impl Begun {
             let stop = Stop::new(role.starter)?;
             // From now on this process can be asked for something, and nothing is made yet that would have to be cleared away.
             self.claim.write(&entry)?;
-            let (claim, restart) = (&self.claim, role.restart);
+            let (claim, restart, former_guard) = (&self.claim, role.restart, role.former_guard);
             let mut service = Service {
                 origin,
                 claim,
@@ -223,6 +239,7 @@ impl Begun {
                 announce,
                 entry,
                 restart,
+                former_guard,
                 guard: None,
                 was_live: false,
                 untold: [None, None],
@@ -303,20 +320,37 @@ pub(super) fn lock_disk(options: &AttachOptions, namespace: &Namespace) -> Resul
     )
 }
 
-/// Refuses to attach a disk that another server left behind: its clients' connections, and the record of what may still be
-/// under way at the target, are that one's. With the disk's lock, which nobody can have meanwhile.
-pub(super) fn refuse_left(options: &AttachOptions, namespace: &Namespace) -> Result<()> {
+/// Takes the lock of a disk that is attached anew. One that another server left behind is refused: its clients' connections, and the
+/// record of what may still be under way at the target, are that one's.
+pub(super) fn lock_new_disk(options: &AttachOptions, namespace: &Namespace) -> Result<Option<DiskLock>> {
     let nqn = &options.connection.nqn;
+    let lock = lock_disk(options, namespace)?;
     if options.duplicate {
-        return Ok(());
+        return Ok(lock);
     }
-    let Some(left) = Registry::of_this_user().left(nqn, namespace)? else { return Ok(()) };
-    let place = left.disk.place().display();
-    bail!(
-        "{nqn} namespace {} is attached already, {place}, by a server that is gone (process {}): attach it again as it was, which takes it over, or clear it away with: nvmf detach {place}",
-        namespace.nsid,
-        left.disk.pid
-    )
+    // With the lock, which nobody else can have meanwhile.
+    let registry = Registry::of_this_user();
+    let Some(left) = registry.left(nqn, namespace)? else { return Ok(lock) };
+    // Somebody may be about to take it over, and needs the lock.
+    drop(lock);
+    let (place, nsid) = (left.disk.place().display(), namespace.nsid);
+    match left.next_server(RESTART_TIME_MAX) {
+        Next::Served(now) => bail!(
+            "{nqn} namespace {nsid} is attached already, on {place} (process {}), which has just taken it over: use that, or detach it \
+             first",
+            now.pid
+        ),
+        Next::Gone => bail!("{nqn} namespace {nsid} was detached at this moment: attach it again"),
+        Next::Nobody(left) if left.state == State::Unknown => bail!(
+            "{nqn} namespace {nsid} is attached already, {place}, by another version of nvmf whose server is gone: clear it away with: \
+             nvmf detach {place}"
+        ),
+        Next::Nobody(left) => bail!(
+            "{nqn} namespace {nsid} is attached already, {place}, by a server that is gone (process {}): attach it again as it was, which \
+             takes it over, or clear it away with: nvmf detach {place}",
+            left.pid
+        ),
+    }
 }
 
 /// Where a disk is.
@@ -339,6 +373,7 @@ pub(super) struct Service<'a> {
     announce: &'a mut dyn FnMut(&Attachment) -> Result<()>,
     entry: Attachment,
     restart: Restart,
+    former_guard: Option<Starter>,
     guard: Option<Guard>,
     was_live: bool,
     /// Why the machine was not told that the disk has grown, and that it takes no writes.
@@ -395,9 +430,12 @@ impl Service<'_> {
     fn start_guard(&mut self) -> Result<()> {
         if self.entry.supervisor == Supervisor::Guard && self.guard.is_none() {
             let mut restart = self.restart.clone();
-            restart.arguments.push(format!("--resume={}", self.claim.id()).into());
+            restart.arguments.push(format!("{RESUME}{}", self.claim.id()).into());
             restart.arguments.push(format!("--after={}", std::process::id()).into());
             self.guard = Some(Guard::start(&restart)?);
+            if let Some(former) = self.former_guard.take() {
+                former.dismiss();
+            }
         }
         Ok(())
     }

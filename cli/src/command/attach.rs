@@ -5,7 +5,7 @@ use super::target::NamespaceArguments;
 use super::{Format, Output, Verbosity, given_options};
 use crate::attach::{self, AttachOptions, Ended, Form, Listed, QUEUES_MAX, Registry, Restart, SocketOptions};
 use crate::connect::Transport;
-use crate::discovery::{Added, Subsystem, add_missing_paths, config, options_of};
+use crate::discovery::{Added, Subsystem, SubsystemPath, add_missing_paths, config, options_of};
 use crate::print::{OutputClosed, chain, complain, document, human, line, print_json, wrong_arguments};
 use anyhow::{Context, Result, bail, ensure};
 use nvme_proto::{Nqn, Nsid};
@@ -229,15 +229,24 @@ impl DiskArguments {
                  and name that: --tls-key-file FILE, --dhchap-secret FILE, --dhchap-ctrl-secret FILE"
             ));
         }
+        let connection = self.namespace.options()?;
+        // The server changes its working folder.
+        let socket = self.socket.as_deref().map(std::path::absolute).transpose()?;
+        let form = self.form()?;
+        if let Form::Socket | Form::Vhost = form {
+            let nqn = connection.nqn.to_string();
+            let default = || Registry::of_this_user().default_socket(&nqn, self.namespace.nsid.unwrap_or(1));
+            let socket = socket.clone().unwrap_or_else(default);
+            attach::check_socket(&socket).or_else(wrong_arguments)?;
+        }
         Ok(AttachOptions {
-            connection: self.namespace.options()?,
+            connection,
             further: self.namespace.further()?,
             nsid: self.namespace.nsid.map(Nsid),
-            form: self.form()?,
+            form,
             queues: self.queues()?,
             socket: SocketOptions {
-                // The server changes its working folder.
-                path: self.socket.as_deref().map(std::path::absolute).transpose()?,
+                path: socket,
                 mode: self.socket_mode,
                 group: self.socket_group.clone(),
                 block_status: self.block_status,
@@ -301,6 +310,11 @@ impl Attach {
         // Each was named: one that the disk cannot have is a failure, too.
         let Added { failed, unable, .. } = add_missing_paths(listed, &target.host()?, &target.whole_paths()?);
         failed.or(unable).map_or(Ok(()), Err)
+    }
+
+    /// The paths of this call.
+    pub(super) fn whole_paths(&self) -> Result<Vec<SubsystemPath>> {
+        self.disk.namespace.target.whole_paths()
     }
 
     /// Prints nvme-cli's `config.json` of this call, if that is asked for.
@@ -566,7 +580,7 @@ pub(super) fn report(format: Format, disk: &Attachment) -> Result<()> {
         line(format_args!(
             "Use it:  qemu-system-x86_64 ... -m 4G -object memory-backend-memfd,id=memory,size=4G,share=on \
              -machine memory-backend=memory -chardev socket,id=disk,path={place},reconnect=1 \
-             -device vhost-user-blk-pci,chardev=disk"
+             -device vhost-user-blk-pci,chardev=disk   (QEMU 9.2 and later: reconnect-ms=1000)"
         ))?;
     } else {
         line(format_args!("  {place}"))?;
@@ -621,7 +635,13 @@ impl Detach {
                 || name.is_some_and(|name| name == disk.nqn.as_str());
             let is_at =
                 |path: &Option<PathBuf>| path.is_some() && [&disk.device, &disk.socket].contains(&path);
-            let is_meant = self.all || by_nqn || is_at(&named) || (socket.is_some() && socket == disk.socket);
+            // One that cannot be read has no other name.
+            let is_entry = named.as_ref().is_some_and(|named| *named == listed.file());
+            let is_meant = self.all
+                || is_entry
+                || by_nqn
+                || is_at(&named)
+                || (socket.is_some() && socket == disk.socket);
             is_meant && self.nsid.is_none_or(|nsid| nsid == disk.nsid)
         });
         ensure!(self.all || !disks.is_empty(), "no such disk is attached: `nvmf list` shows those that are");

@@ -4,12 +4,13 @@ use super::Arguments;
 use super::attach::{Attach, DiskArguments, arguments};
 use crate::attach::{self, Listed, Registry, Stopped};
 use crate::connect::connect;
-use crate::discovery::Outcome;
+use crate::discovery::{Outcome, SubsystemPath, kept_paths};
 use crate::print::chain;
 use crate::runtime::run;
 use anyhow::{Result, ensure};
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches};
+use nvmf_attached::Attachment;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -84,10 +85,16 @@ impl Connect {
                 continue;
             }
             for &before in before.iter().filter(|&&it| is_own(it)) {
-                if let Err(error) = self.attach.add_missing_paths(before) {
-                    outcome.failures.push(format!("{}: {}", before.disk, chain(&error)));
-                }
                 outcome.already.push(before.disk.clone());
+                let back = self.bring_back(before);
+                let added = back.and_then(|back| {
+                    let now = back.as_ref().map_or(before, |(_, now)| now);
+                    outcome.extended.extend(back.iter().map(|(said, _)| said.clone()));
+                    self.attach.add_missing_paths(now)
+                });
+                if let Err(error) = added {
+                    outcome.failures.push(format!("{nqn} namespace {nsid}: {}", chain(&error)));
+                }
             }
             if !before.is_empty() {
                 continue;
@@ -102,8 +109,22 @@ impl Connect {
                 }
             }
         }
+        outcome.see_again(&Registry::of_this_user().list()?);
         let ended = super::connect_all::end(&outcome, self.attach.format(), false)?;
         self.attach.dump()?;
         Ok(ended)
     }
+
+    /// Brings a disk back that is dead: its target was connected to just now.
+    fn bring_back(&self, listed: &Listed) -> Result<Option<(String, Listed)>> {
+        let given = self.attach.whole_paths()?;
+        let further = as_it_was(&listed.disk, &given);
+        listed.bring_back(|| attach::in_background(arguments().chain(further.into_iter().map(Into::into))))
+    }
+}
+
+/// What a call that has these paths has to say besides, so that the disk is the one that was attached.
+fn as_it_was(disk: &Attachment, given: &[SubsystemPath]) -> Vec<String> {
+    let paths = kept_paths(disk, given).into_iter().map(|path| format!("--path={}", path.text()));
+    paths.chain(disk.asked_nsid.map(|nsid| format!("--nsid={nsid}"))).collect()
 }

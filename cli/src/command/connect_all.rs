@@ -159,8 +159,8 @@ fn subsystems(outcome: &Outcome) -> Vec<Subsystem> {
 /// Prints what became of it, and unless it is to be quiet what was so before; the exit status.
 pub(super) fn end(outcome: &Outcome, format: Format, is_quiet: bool) -> Result<ExitCode> {
     print(outcome, format, is_quiet)?;
-    for path in &outcome.left_out {
-        complain(format_args!("a path is left out: {path}"));
+    for what in &outcome.left_out {
+        complain(what);
     }
     for failure in &outcome.failures {
         complain(failure);
@@ -169,7 +169,7 @@ pub(super) fn end(outcome: &Outcome, format: Format, is_quiet: bool) -> Result<E
 }
 
 fn print(outcome: &Outcome, format: Format, is_quiet: bool) -> Result<()> {
-    let Outcome { attached, already, extended, failures, subsystems, left_out: _ } = outcome;
+    let Outcome { attached, already, extended, failures, subsystems, left_out } = outcome;
     if format == Format::Json {
         let disks = |disks: &[Attachment]| disks.iter().map(Attachment::json).collect::<Vec<_>>();
         return print_json(
@@ -188,7 +188,8 @@ fn print(outcome: &Outcome, format: Format, is_quiet: bool) -> Result<()> {
     }
     if attached.is_empty() && already.is_empty() && failures.is_empty() {
         match subsystems {
-            0 => line("no subsystem is listed")?,
+            0 if left_out.is_empty() => line("no subsystem is listed")?,
+            0 => line("no subsystem is listed that this host can use")?,
             _ => line("no subsystem that is listed has a namespace that this host can use")?,
         }
     }

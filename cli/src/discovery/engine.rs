@@ -155,7 +155,7 @@ pub(crate) enum Action {
     Unwatch(Seen),
     /// Attach a namespace; then [`Engine::on_attached`].
     Attach(Disk, Subsystem),
-    /// Give an attached disk the paths that it does not have; then [`Engine::on_paths_added`].
+    /// Bring an attached disk back if it is dead, and give it the paths that it does not have; then [`Engine::on_paths_added`].
     AddPaths(Disk, Subsystem),
     /// Detach it unless it is in use; then [`Engine::on_detached`].
     Detach(Disk),
@@ -228,11 +228,21 @@ struct Managed {
     is_adding: bool,
     /// One could not be given: when that is tried again.
     add_again: Option<Duration>,
+    /// Its I/O fails or waits for ever: it was given up, or nobody serves it.
+    is_dead: bool,
 }
 
 impl Managed {
     fn new(phase: Phase, is_ours: bool) -> Self {
-        Self { phase, is_ours, listed_by: None, paths: Vec::new(), is_adding: false, add_again: None }
+        Self {
+            phase,
+            is_ours,
+            listed_by: None,
+            paths: Vec::new(),
+            is_adding: false,
+            add_again: None,
+            is_dead: false,
+        }
     }
 }
 
@@ -248,6 +258,8 @@ pub(crate) struct Engine {
     controllers: BTreeMap<Controller, Followed>,
     watched: BTreeMap<Seen, Watched>,
     disks: BTreeMap<Disk, Managed>,
+    /// Referrals beyond what is followed.
+    beyond: usize,
     actions: VecDeque<Action>,
 }
 
@@ -261,6 +273,7 @@ impl Engine {
             controllers: BTreeMap::new(),
             watched: BTreeMap::new(),
             disks: BTreeMap::new(),
+            beyond: 0,
             actions: VecDeque::new(),
         }
     }
@@ -311,11 +324,13 @@ impl Engine {
         self.follow(now);
     }
 
-    /// What is attached on this machine already, and whether by this service.
-    pub(crate) fn on_disks(&mut self, now: Duration, disks: impl IntoIterator<Item = (Disk, bool)>) {
-        for (disk, is_ours) in disks {
+    /// What is attached on this machine already, whether by this service, and whether it is to be brought back.
+    pub(crate) fn on_disks(&mut self, now: Duration, disks: impl IntoIterator<Item = (Disk, bool, bool)>) {
+        for (disk, is_ours, is_dead) in disks {
             let phase = Phase::Attached { gone_since: None, not_before: now };
-            self.disks.insert(disk, Managed::new(phase, is_ours));
+            let managed = self.disks.entry(disk).or_insert(Managed::new(phase, is_ours));
+            // The same disk may be attached twice.
+            (managed.is_ours, managed.is_dead) = (is_ours, managed.is_dead || is_dead);
         }
         self.advance(now);
     }
@@ -371,6 +386,7 @@ impl Engine {
         if let Some(managed) = self.disks.get_mut(disk) {
             managed.is_adding = false;
             managed.add_again = (!are_added).then_some(now + IN_USE_DELAY);
+            managed.is_dead &= !are_added;
         }
         self.advance(now);
     }
@@ -388,13 +404,22 @@ impl Engine {
         self.advance(now);
     }
 
-    /// The disks that there are on this machine: of those that are attached and not among them, somebody else has disposed.
-    pub(crate) fn on_listed(&mut self, disks: &BTreeSet<Disk>) {
+    /// The disks that there are on this machine, and which of them are to be brought back: of those that are attached and not among
+    /// them, somebody else has disposed.
+    pub(crate) fn on_listed(&mut self, now: Duration, disks: &BTreeMap<Disk, bool>) {
         for (disk, managed) in &mut self.disks {
-            if matches!(managed.phase, Phase::Attached { .. }) && !disks.contains(disk) {
-                managed.phase = Phase::Dismissed;
+            match disks.get(disk) {
+                _ if !matches!(managed.phase, Phase::Attached { .. }) => {}
+                Some(&is_dead) => managed.is_dead = is_dead,
+                None => managed.phase = Phase::Dismissed,
             }
         }
+        self.advance(now);
+    }
+
+    /// How many referrals lead further than is followed.
+    pub(crate) fn beyond(&self) -> usize {
+        self.beyond
     }
 
     /// How many discovery controllers are followed, and how many disks are attached.
@@ -418,22 +443,27 @@ impl Engine {
         let mut depths: BTreeMap<Controller, u32> =
             self.configured.iter().map(|controller| (controller.clone(), 0)).collect();
         let mut waiting: VecDeque<Controller> = self.configured.iter().cloned().collect();
+        let mut beyond: BTreeSet<&Place> = BTreeSet::new();
         let mut places: BTreeSet<Place> = self.configured.iter().map(|it| it.place.clone()).collect();
         while let Some(controller) = waiting.pop_front() {
             let depth = depths.get(&controller).copied().unwrap_or_default() + 1;
             let log = self.controllers.get(&controller).and_then(|followed| followed.log.as_ref());
-            for entry in log.into_iter().flatten().filter(|_| depth <= DEPTH_MAX && self.policy.referrals) {
+            for entry in log.into_iter().flatten().filter(|_| self.policy.referrals) {
                 let Entry::Referral(place) = entry else { continue };
-                if self.policy.allows_transport(&place.transport)
-                    && depths.len() < CONTROLLERS_MAX
-                    && places.insert(place.clone())
-                {
-                    let referred = Controller { place: place.clone(), options: controller.options.clone() };
-                    depths.insert(referred.clone(), depth);
-                    waiting.push_back(referred);
+                if !self.policy.allows_transport(&place.transport) || places.contains(place) {
+                    continue;
                 }
+                if depth > DEPTH_MAX || depths.len() >= CONTROLLERS_MAX {
+                    beyond.insert(place);
+                    continue;
+                }
+                places.insert(place.clone());
+                let referred = Controller { place: place.clone(), options: controller.options.clone() };
+                depths.insert(referred.clone(), depth);
+                waiting.push_back(referred);
             }
         }
+        self.beyond = beyond.len();
         let gone: Vec<_> = self.controllers.keys().filter(|it| !depths.contains_key(it)).cloned().collect();
         for controller in gone {
             self.controllers.remove(&controller);
@@ -540,6 +570,12 @@ impl Engine {
             && !watched.any(|(_, watched)| watched.is_away)
     }
 
+    /// Whether the namespace was seen by a connection that is there.
+    fn is_seen(&self, disk: &Disk) -> bool {
+        let has = |watched: &Watched| watched.nsids.as_ref().is_some_and(|nsids| nsids.contains(&disk.nsid));
+        self.watched.iter().any(|((nqn, _), watched)| *nqn == disk.nqn && !watched.is_away && has(watched))
+    }
+
     fn advance(&mut self, now: Duration) {
         for ((nqn, _), watched) in &self.watched {
             for &nsid in watched.nsids.iter().flatten() {
@@ -560,6 +596,7 @@ impl Engine {
             self.is_answered_for(disk, managed.listed_by.as_ref()).then(|| disk.clone())
         };
         let answered_for: BTreeSet<_> = self.disks.iter().filter_map(answered_for).collect();
+        let seen: BTreeSet<_> = wanted.keys().filter(|disk| self.is_seen(disk)).cloned().collect();
         let mut actions = Vec::new();
         self.disks.retain(|disk, managed| {
             let subsystem = wanted.get(disk);
@@ -576,7 +613,13 @@ impl Engine {
                 Phase::Attached { gone_since, .. } if let Some(subsystem) = subsystem => {
                     *gone_since = None;
                     let is_due = managed.add_again.is_some_and(|at| at <= now);
-                    if !managed.is_adding && (is_due || managed.paths != subsystem.paths) {
+                    let has_others = managed.paths != subsystem.paths;
+                    // One that is dead is asked only where its target is there, and not again and again.
+                    let is_wanting = match managed.is_dead {
+                        true => managed.add_again.is_none() && seen.contains(disk),
+                        false => has_others,
+                    };
+                    if !managed.is_adding && (is_due || is_wanting) {
                         (managed.is_adding, managed.paths) = (true, subsystem.paths.clone());
                         managed.add_again = None;
                         actions.push(Action::AddPaths(disk.clone(), subsystem.clone()));

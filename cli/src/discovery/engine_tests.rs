@@ -207,7 +207,7 @@ fn attached_disk_is_given_the_paths_that_are_listed_later_and_once_each() {
     engine.on_paths_added(NOW, &disk("a", 1), true);
     // One that somebody else attached has them looked at from the start.
     let mut engine = Engine::new(Policy::default());
-    engine.on_disks(NOW, [(disk("a", 1), false)]);
+    engine.on_disks(NOW, [(disk("a", 1), false, false)]);
     engine.on_configured(NOW, [controller("d")], Vec::new());
     engine.on_log(NOW, &controller("d"), vec![subsystem("a", "t")]);
     assert_eq!(added(&mut engine), [(disk("a", 1), 1)]);
@@ -381,7 +381,10 @@ fn policy_decides_and_its_change_counts_at_once() {
 #[test]
 fn disk_of_somebody_else_is_not_attached_again_nor_detached() {
     let mut engine = Engine::new(Policy::default());
-    engine.on_disks(NOW, [(disk("a", 1), false), (disk("a", 2), true), (disk("z", 1), true)]);
+    engine.on_disks(
+        NOW,
+        [(disk("a", 1), false, false), (disk("a", 2), true, false), (disk("z", 1), true, false)],
+    );
     engine.on_configured(NOW, [controller("d")], Vec::new());
     // Nothing is known yet of what is gone.
     assert_eq!(until(&mut engine, NOW + Duration::from_secs(3600)), Vec::<String>::new());
@@ -396,9 +399,9 @@ fn disk_of_somebody_else_is_not_attached_again_nor_detached() {
 #[test]
 fn disk_that_a_person_detached_stays_away_until_it_was_gone() {
     let mut engine = attached();
-    engine.on_listed(&BTreeSet::from([disk("a", 1)]));
+    engine.on_listed(NOW, &BTreeMap::from([(disk("a", 1), false)]));
     assert_eq!(engine.counts(), (1, 1));
-    engine.on_listed(&BTreeSet::new());
+    engine.on_listed(NOW, &BTreeMap::new());
     engine.on_namespaces(NOW, &seen("a"), [1]);
     assert!(disks(&mut engine).is_empty());
     engine.on_namespaces(NOW, &seen("a"), []);
@@ -434,4 +437,63 @@ fn subsystem_that_is_configured_with_tls_gets_no_path_in_the_clear_from_discover
     let paths = last.expect("it is watched").paths;
     assert_eq!(paths.len(), 2, "{paths:?}");
     assert!(paths.iter().all(SubsystemPath::has_tls), "{paths:?}");
+}
+
+/// Whether the disk is to be brought back or given paths.
+fn adds(engine: &mut Engine) -> bool {
+    actions(engine).iter().any(|action| matches!(action, Action::AddPaths(..)))
+}
+
+#[test]
+fn disk_that_is_dead_is_brought_back_once_its_target_is_there() {
+    let mut engine = attached();
+    engine.on_subsystem_away(NOW, &seen("a"));
+    let dead = BTreeMap::from([(disk("a", 1), true)]);
+    engine.on_listed(NOW, &dead);
+    assert!(!adds(&mut engine), "its target is away");
+    engine.on_namespaces(NOW, &seen("a"), [1]);
+    assert!(adds(&mut engine));
+    engine.on_listed(NOW, &dead);
+    assert!(!adds(&mut engine), "that is under way");
+    engine.on_paths_added(NOW, &disk("a", 1), false);
+    engine.on_listed(NOW, &dead);
+    assert!(!adds(&mut engine), "it has failed just now");
+    let at = engine.poll_timeout().expect("it is tried again");
+    engine.on_timeout(at);
+    assert!(at > NOW && adds(&mut engine));
+    engine.on_paths_added(at, &disk("a", 1), true);
+    assert!(!adds(&mut engine) && engine.poll_timeout().is_none());
+    // It dies again.
+    engine.on_listed(at, &dead);
+    assert!(adds(&mut engine));
+}
+
+#[test]
+fn disk_that_was_dead_from_the_start_waits_for_its_target() {
+    let mut engine = Engine::new(Policy::default());
+    engine.on_disks(NOW, [(disk("a", 1), false, true)]);
+    engine.on_configured(NOW, [controller("d")], Vec::new());
+    engine.on_log(NOW, &controller("d"), vec![subsystem("a", "t")]);
+    assert!(!adds(&mut engine));
+    engine.on_namespaces(NOW, &seen("a"), [1]);
+    assert!(adds(&mut engine) && !engine.is_settled());
+    engine.on_paths_added(NOW, &disk("a", 1), true);
+    assert!(engine.is_settled());
+}
+
+#[test]
+fn referrals_beyond_the_limits_are_counted() {
+    let mut engine = Engine::new(Policy::default());
+    engine.on_configured(NOW, [controller("0")], Vec::new());
+    let many = (1..=300).map(|number| Entry::Referral(place(&number.to_string()))).collect();
+    engine.on_log(NOW, &controller("0"), many);
+    assert_eq!((engine.counts().0, engine.beyond()), (256, 45));
+    // And those behind too many others.
+    let mut engine = Engine::new(Policy::default());
+    engine.on_configured(NOW, [controller("0")], Vec::new());
+    for number in 0..=8 {
+        let next = Entry::Referral(place(&(number + 1).to_string()));
+        engine.on_log(NOW, &controller(&number.to_string()), vec![next]);
+    }
+    assert_eq!((engine.counts().0, engine.beyond()), (9, 1));
 }

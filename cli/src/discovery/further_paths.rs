@@ -1,10 +1,10 @@
 //! Paths that attached disks do not have yet.
 
 use super::arguments::parse;
-use super::engine::{Place, Subsystem, SubsystemPath};
-use crate::attach::{Listed, Unable};
+use super::engine::{Disk, Place, Subsystem, SubsystemPath};
+use crate::attach::{self, Listed, Unable};
 use anyhow::Result;
-use nvmf_attached::AttachedPath;
+use nvmf_attached::{AttachedPath, Attachment};
 use nvmf_initiator::HostIdentity;
 
 /// What became of paths that a disk did not have.
@@ -16,6 +16,8 @@ pub(crate) struct Added {
     pub(crate) failed: Option<anyhow::Error>,
     /// Why it can never have one, as it is attached.
     pub(crate) unable: Option<anyhow::Error>,
+    /// How it was brought back before, if it was dead.
+    pub(crate) brought_back: Vec<String>,
 }
 
 impl Added {
@@ -25,6 +27,7 @@ impl Added {
             count: self.count + other.count,
             failed: self.failed.or(other.failed),
             unable: self.unable.or(other.unable),
+            brought_back: [self.brought_back, other.brought_back].concat(),
         }
     }
 
@@ -62,7 +65,68 @@ pub(crate) fn add_missing_paths(listed: &Listed, host: &HostIdentity, paths: &[S
     added
 }
 
+/// The paths of a disk that whoever takes it over with these has to name besides: the others it adds by the disk's entry.
+pub(crate) fn kept_paths(disk: &Attachment, given: &[SubsystemPath]) -> Vec<SubsystemPath> {
+    let is_added = |path: &AttachedPath| {
+        let (host, port) = path.host_and_port();
+        let hosts = [Some(host), path.name.as_deref()].into_iter().flatten();
+        let names = hosts.flat_map(|host| [host.to_owned(), format!("[{host}]")]);
+        let names: Vec<_> =
+            names.flat_map(|name| [format!("{name}:{}", port.unwrap_or_default()), name]).collect();
+        let named = |added: &String| added.split([',', '/']).next().map(str::to_owned);
+        disk.added_paths.iter().filter_map(named).any(|added| names.contains(&added))
+    };
+    let kept = |attached: &AttachedPath| {
+        let (host, port) = attached.host_and_port();
+        let address = attached.name.clone().unwrap_or_else(|| host.to_owned());
+        let place = Place { transport: attached.transport.clone(), address, port: port? };
+        let source = attached.source.iter().map(|source| format!("--host-traddr={source}"));
+        let interface = attached.interface.iter().map(|name| format!("--host-iface={name}"));
+        Some(SubsystemPath { place, options: source.chain(interface).collect() })
+    };
+    let is_missing = |path: &&AttachedPath| !is_added(path) && !given.iter().any(|given| given.is_at(path));
+    disk.paths.iter().filter(is_missing).filter_map(kept).collect()
+}
+
 impl Subsystem {
+    /// Brings an attached disk of it back if it is dead, and gives it those of its paths that it does not have.
+    pub(super) fn mend(&self, listed: &Listed) -> Added {
+        let back = match self.bring_back(listed) {
+            Ok(back) => back,
+            Err(error) => return error.into(),
+        };
+        let Some((said, now)) = back else { return self.add_missing_paths(listed) };
+        Added { brought_back: vec![said], ..self.add_missing_paths(&now) }
+    }
+
+    fn bring_back(&self, listed: &Listed) -> Result<Option<(String, Listed)>> {
+        // Another host's is not this one's to connect.
+        let host = parse(&self.arguments())?.0.target.host()?;
+        if listed.disk.host_nqn != host.nqn.as_str() {
+            return Ok(None);
+        }
+        listed.bring_back(|| attach::in_background(self.as_it_was(&listed.disk).into_iter().map(Into::into)))
+    }
+
+    /// The options of `nvmf attach` with which a disk of it is the one that was attached.
+    fn as_it_was(&self, disk: &Attachment) -> Vec<String> {
+        let Self { mut paths, nqn, options } = self.with_keys().0;
+        let has_tls = paths.iter().any(SubsystemPath::has_tls);
+        for mut path in kept_paths(disk, &paths) {
+            if has_tls && path.place.transport == "tcp" {
+                path.options.push("--tls".to_owned());
+            }
+            paths.push(path);
+        }
+        let meant = Disk { nqn: disk.nqn.clone(), nsid: disk.nsid };
+        let mut arguments = Self { paths, nqn, options }.attach(&meant);
+        if disk.asked_nsid.is_none() {
+            arguments.retain(|option| !option.starts_with("--nsid="));
+        }
+        arguments.push(format!("--as={}", if disk.vhost_user { "vhost" } else { "auto" }));
+        arguments
+    }
+
     /// Gives an attached disk of it those of its paths that it does not have.
     pub(super) fn add_missing_paths(&self, listed: &Listed) -> Added {
         let host = parse(&self.arguments()).and_then(|(attach, _)| attach.target.host());
@@ -99,13 +163,48 @@ mod tests {
         added.add(&place("rdma", "192.0.2.1", 4420), Err(Unable("a seccomp filter".to_owned()).into()));
         added.add(&place("tcp", "192.0.2.1", 4420), Ok(()));
         let other = Added { count: 1, ..Added::default() };
-        let Added { count, failed, unable } = added.and(other);
+        let Added { count, failed, unable, .. } = added.and(other);
         assert_eq!((count, failed.map(|error| error.to_string())), (2, None));
         assert!(unable.is_some_and(|error| format!("{error:#}").contains("a seccomp filter")));
         let mut added = Added::default();
         added.add(&place("tcp", "192.0.2.2", 4420), Err(anyhow::anyhow!("no descriptor is left")));
         added.add(&place("tcp", "192.0.2.1", 4420), Ok(()));
         assert_eq!((added.count, added.failed.is_some()), (1, true));
+    }
+
+    #[test]
+    fn disk_that_is_taken_over_keeps_its_paths() {
+        let at = |address: &str| AttachedPath {
+            address: address.to_owned(),
+            transport: "tcp".to_owned(),
+            ..AttachedPath::default()
+        };
+        let named = AttachedPath { name: Some("storage-b".to_owned()), ..at("192.0.2.5:4420") };
+        let source = AttachedPath { source: Some("192.0.2.9".to_owned()), ..at("[2001:db8::2]:4421") };
+        let mut disk = Attachment {
+            nqn: "nqn.2026-11.com.example:a".to_owned(),
+            nsid: 3,
+            paths: vec![at("192.0.2.1:4420"), at("192.0.2.2:4420"), at("[2001:db8::1]:4420"), named, source],
+            added_paths: vec!["192.0.2.2:4420/tcp,hdr-digest".to_owned(), "[2001:db8::1]".to_owned()],
+            ..Attachment::default()
+        };
+        let given = [SubsystemPath { place: place("tcp", "192.0.2.1", 4420), options: Vec::new() }];
+        let kept: Vec<_> = kept_paths(&disk, &given).iter().map(SubsystemPath::text).collect();
+        assert_eq!(kept, ["storage-b:4420/tcp", "[2001:db8::2]:4421/tcp,host-traddr=192.0.2.9"]);
+        let subsystem = Subsystem {
+            nqn: disk.nqn.clone(),
+            paths: given.to_vec(),
+            options: vec!["--iopolicy=latency".to_owned()],
+        };
+        let arguments = subsystem.as_it_was(&disk);
+        assert!(!arguments.iter().any(|it| it.starts_with("--nsid")), "nobody asked for one: {arguments:?}");
+        disk.asked_nsid = Some(3);
+        let arguments = subsystem.as_it_was(&disk);
+        for option in
+            ["--traddr=192.0.2.1", "--path=storage-b:4420/tcp", "--nsid=3", "--iopolicy=latency", "--as=auto"]
+        {
+            assert!(arguments.iter().any(|it| it == option), "{option}: {arguments:?}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Doing what the engine wants: connections to discovery controllers and subsystems, disks attached and detached.
 
-use super::engine::{Action, Controller, Detached, Disk, Engine, Entry, Seen, Subsystem, host};
-use super::entries::entries;
+use super::engine::{Action, Controller, Detached, Disk, Engine, Seen, Subsystem, host};
+use super::entries::{Log, log as read};
 use super::further_paths::Added;
 use super::mdns::{Announced, Browser};
 use super::policy::Policy;
@@ -29,6 +29,8 @@ const RETRY_DELAY_MAX: Duration = Duration::from_secs(30);
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// Disks that are attached at once; the others wait.
 const AT_ONCE: usize = 16;
+/// Things that are said to be left out: what they are called others say.
+const LEFT_OUT_MAX: usize = 256;
 /// No disk disappears from the list without somebody's doing: how often that is looked at where nothing else happens.
 const LOOK: Duration = Duration::from_secs(60);
 
@@ -45,11 +47,11 @@ pub(crate) struct Outcome {
     pub(crate) attached: Vec<Attachment>,
     /// What was attached already.
     pub(crate) already: Vec<Attachment>,
-    /// What of it was given further paths.
+    /// What of it was brought back, or given further paths.
     pub(crate) extended: Vec<String>,
     /// What could not be reached or attached, and why.
     pub(crate) failures: Vec<String>,
-    /// Paths that are left out while others are there, and why.
+    /// What is left out while others are there, and why.
     pub(crate) left_out: BTreeSet<String>,
     /// Subsystems that are listed.
     pub(crate) subsystems: usize,
@@ -57,14 +59,14 @@ pub(crate) struct Outcome {
 
 /// What happened.
 enum Event {
-    Log(Controller, Vec<Entry>),
+    Log(Controller, Log),
     Namespaces(Seen, Vec<u32>),
     /// A controller that is followed was lost, and is being connected again.
     ControllerAway(Controller),
     /// The same of a subsystem that is watched.
     SubsystemAway(Seen),
     Attached(Disk, Result<Box<Attachment>>),
-    /// Which paths it was given.
+    /// How it was brought back, and which paths it was given.
     PathsAdded(Disk, Added),
     Detached(Disk, Detached),
     /// A controller or a subsystem cannot be reached.
@@ -94,7 +96,29 @@ pub(crate) async fn attach_all(begin: Begin) -> Result<Outcome> {
     // Those that nobody lists are not meant.
     let listed = |disk: &Attachment| service.wanted.contains(&disk.nqn);
     outcome.already.retain(listed);
+    outcome.see_again(&Registry::of_this_user().list()?);
     Ok(outcome)
+}
+
+impl Outcome {
+    /// What was attached already, as it is now. No disk whose I/O fails or waits for ever is passed over in silence.
+    pub(crate) fn see_again(&mut self, listed: &[Listed]) {
+        for disk in &mut self.already {
+            let Some(now) = listed.iter().find(|listed| listed.disk.mark == disk.mark) else { continue };
+            disk.clone_from(&now.disk);
+            let name = format!("{} namespace {}", disk.nqn, disk.nsid);
+            if now.is_dead() && !self.failures.iter().any(|failure| failure.starts_with(&name)) {
+                let mend = match disk.state {
+                    State::Lost => "nvmf reconnect connects it again",
+                    _ => {
+                        "the nvmf attach that attached it, with all its arguments, takes it over, nvmf detach clears it away"
+                    }
+                };
+                let (place, state) = (disk.place().display(), disk.state.as_str());
+                self.failures.push(format!("{name}: {place} is {state}: {mend}"));
+            }
+        }
+    }
 }
 
 /// Attaches what discovery controllers list, and detaches what they list no more, until it is stopped.
@@ -178,6 +202,8 @@ struct Service {
     outcome: Outcome,
     /// Disks that could not be given all their paths, and why.
     without_paths: BTreeMap<Disk, String>,
+    /// Referrals beyond what is followed, as was said last.
+    beyond: usize,
     /// For as many as may be attached at once: each is a process, and how many there are to be others say.
     places: Arc<Semaphore>,
     is_stopped: bool,
@@ -201,6 +227,7 @@ impl Service {
             events,
             outcome: Outcome::default(),
             without_paths: BTreeMap::new(),
+            beyond: 0,
             places: Arc::new(Semaphore::new(AT_ONCE)),
             is_stopped: false,
             status: String::new(),
@@ -211,11 +238,13 @@ impl Service {
     /// Begins with these sources; the disks that are attached already.
     fn begin(&mut self, sources: Sources) -> Result<Vec<Attachment>> {
         let now = self.start.elapsed();
-        let disks: Vec<_> = Registry::of_this_user().list()?.into_iter().map(|listed| listed.disk).collect();
-        self.engine.on_disks(now, disks.iter().map(|disk| (of(disk), disk.by_discovery)));
+        let disks = Registry::of_this_user().list()?;
+        let known = disks.iter().map(|it| (of(&it.disk), it.disk.by_discovery, self.mends(it)));
+        let known: Vec<_> = known.collect();
+        self.engine.on_disks(now, known);
         self.sources = sources;
         self.configure();
-        Ok(disks)
+        Ok(disks.into_iter().map(|listed| listed.disk).collect())
     }
 
     fn on_reload(&mut self, sources: Sources, policy: Policy) {
@@ -250,7 +279,17 @@ impl Service {
     fn on_event(&mut self, event: Event) {
         let now = self.start.elapsed();
         match event {
-            Event::Log(controller, log) => self.engine.on_log(now, &controller, log),
+            Event::Log(controller, Log { entries, left_out }) => {
+                left_out.iter().for_each(|what| self.leave_out(what));
+                self.engine.on_log(now, &controller, entries);
+                let beyond = self.engine.beyond();
+                if beyond > self.beyond {
+                    self.leave_out(&format!(
+                        "{beyond} referrals lead to more discovery controllers than are followed"
+                    ));
+                }
+                self.beyond = beyond;
+            }
             Event::Namespaces(seen, nsids) => self.engine.on_namespaces(now, &seen, nsids),
             Event::ControllerAway(controller) => self.engine.on_controller_away(now, &controller),
             Event::SubsystemAway(seen) => self.engine.on_subsystem_away(now, &seen),
@@ -276,8 +315,14 @@ impl Service {
         self.act();
     }
 
-    fn paths_were_added(&mut self, disk: Disk, Added { count, failed, unable }: Added) {
+    fn paths_were_added(&mut self, disk: Disk, Added { count, failed, unable, brought_back }: Added) {
         let Disk { nqn, nsid } = &disk;
+        for said in brought_back {
+            match self.follows {
+                true => tracing::warn!("{said}"),
+                false => self.outcome.extended.push(said),
+            }
+        }
         if count > 0 {
             let more = format!("{nqn} namespace {nsid} has {count} more path(s), which discovery lists");
             match self.follows {
@@ -309,10 +354,16 @@ impl Service {
     }
 
     /// It is told once, however often the others are connected.
-    fn leave_out(&mut self, path: &str) {
-        if self.outcome.left_out.insert(path.to_owned()) && self.follows {
-            tracing::warn!("a path is left out: {path}");
+    fn leave_out(&mut self, what: &str) {
+        let has_room = self.outcome.left_out.len() < LEFT_OUT_MAX;
+        if has_room && self.outcome.left_out.insert(what.to_owned()) && self.follows {
+            tracing::warn!("{what}");
         }
+    }
+
+    /// Whether a disk is dead, and for this to be brought back: a service cares for its own, a call for all.
+    fn mends(&self, listed: &Listed) -> bool {
+        listed.is_dead() && (!self.follows || listed.disk.by_discovery)
     }
 
     fn stop(&mut self) {
@@ -323,7 +374,11 @@ impl Service {
     /// Sees which disks there are still.
     fn look(&mut self) {
         if let Ok(disks) = Registry::of_this_user().list() {
-            self.engine.on_listed(&disks.iter().map(|listed| of(&listed.disk)).collect());
+            let mut dead: BTreeMap<Disk, bool> = BTreeMap::new();
+            for listed in &disks {
+                *dead.entry(of(&listed.disk)).or_default() |= self.mends(listed);
+            }
+            self.engine.on_listed(self.start.elapsed(), &dead);
         }
     }
 
@@ -344,7 +399,7 @@ impl Service {
                     self.wanted.insert(subsystem.nqn.clone());
                     let seen = subsystem.seen();
                     let (subsystem, left_out) = subsystem.with_keys();
-                    left_out.iter().for_each(|path| self.leave_out(path));
+                    left_out.iter().for_each(|path| self.leave_out(&format!("a path is left out: {path}")));
                     let task = tokio::spawn(watch(subsystem, self.follows, self.tell.clone()));
                     if let Some(before) = self.watched.insert(seen, task) {
                         before.abort();
@@ -379,15 +434,20 @@ impl Service {
     }
 
     fn add_paths(&self, disk: Disk, subsystem: Subsystem) {
-        let tell = self.tell.clone();
+        let (tell, follows) = (self.tell.clone(), self.follows);
         tokio::spawn(async move {
             let meant = disk.clone();
             let add = move || {
                 let listed = Registry::of_this_user().list()?;
                 // The same disk may be attached twice, or as another host.
                 let each = listed.iter().filter(|listed| of(&listed.disk) == meant);
-                Ok(each
-                    .fold(Added::default(), |added, listed| added.and(subsystem.add_missing_paths(listed))))
+                let mends = |listed: &Listed| !follows || listed.disk.by_discovery;
+                Ok(each.fold(Added::default(), |added, listed| {
+                    added.and(match mends(listed) {
+                        true => subsystem.mend(listed),
+                        false => subsystem.add_missing_paths(listed),
+                    })
+                }))
             };
             let added =
                 spawn_blocking(add).await.unwrap_or_else(|_| Err(anyhow!("the adding thread has ended")));
@@ -447,7 +507,8 @@ fn detach(disk: &Disk) -> Detached {
 
 /// Stays connected to a discovery controller, and tells its log: at once and whenever it changes. Or tells it once.
 async fn follow_controller(controller: Controller, follows: bool, tell: UnboundedSender<Event>) {
-    let said = |log: &nvmf_initiator::DiscoveryLog| Event::Log(controller.clone(), entries(&log.entries));
+    let said =
+        |log: &nvmf_initiator::DiscoveryLog| Event::Log(controller.clone(), read(&controller, &log.entries));
     let mut delay = RETRY_DELAY;
     let mut before = String::new();
     loop {
@@ -492,7 +553,7 @@ async fn follow_controller(controller: Controller, follows: bool, tell: Unbounde
         }
         if !follows {
             // It lists nothing now.
-            let _ = tell.send(Event::Log(controller.clone(), Vec::new()));
+            let _ = tell.send(Event::Log(controller.clone(), Log::default()));
             return;
         }
         sleep(delay).await;

@@ -45,9 +45,14 @@ fn of_disk(disk: &Attachment) -> Vec<Finding> {
         }
         State::Killed => finding(
             Verdict::Bad,
-            format!("nvmf attach with the same arguments takes it over; nvmf detach {place} clears it away"),
+            format!(
+                "the same nvmf attach, connect or connect-all takes it over; nvmf detach {place} clears it away"
+            ),
         ),
-        State::Unknown => finding(Verdict::Watch, "use the nvmf that attached it".to_owned()),
+        State::Unknown => finding(
+            Verdict::Watch,
+            "use the nvmf that attached it; where its server is gone, nvmf detach clears it away".to_owned(),
+        ),
     }
 }
 

@@ -77,7 +77,9 @@ pub(super) struct Own {
     pub(super) trouble: Option<super::moves::Trouble>,
     /// How often its client was found blocklisted since it was a member, and when the next one is made.
     pub(super) reconnects: u32,
-    reconnect_at: Option<Duration>,
+    pub(super) reconnect_at: Option<Duration>,
+    /// What was begun before this may be refused to the client before.
+    pub(super) client_from: OpId,
     /// Why it is not let in, with what it is, while it tries again; and the gateways whose addresses it has.
     pub(super) waits: Option<(&'static str, String)>,
     pub(super) rivals: BTreeMap<GatewayName, Rival>,
@@ -186,6 +188,15 @@ impl Gateway {
     }
 
     pub(super) fn on_lock(&mut self, now: Duration, reply: Reply) {
+        let is_of_client = match &reply {
+            Reply::Blocklisted | Reply::Outdated(_) => true,
+            Reply::Held(by) => by.cookie == self.me().boot,
+            _ => false,
+        };
+        if is_of_client && self.stopping && self.membership.is_member() {
+            // The lease stands for as long as the former client has taken it, in which the groups are given away.
+            return self.lease.on_refused();
+        }
         self.lease.on_reply(now, reply == Reply::Done, &self.timing);
         match reply {
             Reply::Done => {
@@ -230,7 +241,7 @@ impl Gateway {
     }
 
     /// Gives up what a member has. Its entries stay: who takes them fences.
-    fn step_down(&mut self, now: Duration, to: Membership) {
+    pub(super) fn step_down(&mut self, now: Duration, to: Membership) {
         if core::mem::replace(&mut self.membership, to).is_member() {
             let ids: Vec<_> = self.groups.keys().copied().collect();
             ids.into_iter()
@@ -307,53 +318,6 @@ impl Gateway {
         }
     }
 
-    pub(super) fn on_control_blocklisted(&mut self, now: Duration) {
-        if matches!(self.membership, Membership::Reconnecting | Membership::Stopped) {
-            return;
-        }
-        self.step_down(now, Membership::Reconnecting);
-        // Where the whole machine is fenced, each new client is.
-        let again = self.own.reconnects.checked_sub(1);
-        let pause = again.map_or(Duration::ZERO, |more| self.timing.pause(more));
-        self.own.reconnect_at = Some(now + pause.min(self.timing.retry_max / 4));
-        self.own.reconnects += 1;
-    }
-
-    /// The clients of the ANA groups are as old, and may be refused what the new one of the control plane may: with the lease
-    /// alone they would be served again by clients that fail. So they are taken anew.
-    pub(super) fn on_control_outdated(&mut self, now: Duration) {
-        if matches!(self.membership, Membership::Reconnecting | Membership::Stopped) {
-            return;
-        }
-        if self.stopping {
-            // To give the groups away takes the control plane only.
-            let op = self.begin(Purpose::Reconnect);
-            return self.actions.push_back(Action::ReconnectControl { op });
-        }
-        self.step_down(now, Membership::Reconnecting);
-        self.own.reconnect_at = Some(now);
-    }
-
-    /// Asks for another client of the store when it is time.
-    pub(super) fn reconnect(&mut self, now: Duration) {
-        match self.own.reconnect_at {
-            Some(at) if at > now => self.wake_at(at),
-            Some(_) => {
-                self.own.reconnect_at = None;
-                let op = self.begin(Purpose::Reconnect);
-                self.actions.push_back(Action::ReconnectControl { op });
-            }
-            None => {}
-        }
-    }
-
-    /// Whether that worked, the attempt to take the lease will tell.
-    pub(super) fn on_reconnected(&mut self) {
-        if self.membership == Membership::Reconnecting {
-            self.membership = Membership::Joining;
-        }
-    }
-
     pub(super) fn poll_peers(&mut self, now: Duration) {
         let due: Vec<GatewayName> = {
             let idle = self.peers.iter().filter(|(_, peer)| peer.lease.poll.is_none());
@@ -401,7 +365,7 @@ impl Gateway {
             }
             Reply::Unchanged => drop(self.registry.on_reply(op, again_at)),
             Reply::Snapshot(_) => {}
-            _ => self.registry.on_failure(again_at),
+            _ => self.registry.on_failure(now + self.timing.retry),
         }
     }
 
@@ -601,9 +565,11 @@ impl Gateway {
     pub(super) fn on_record(&mut self, now: Duration, reply: &Reply) {
         let Some(record) = self.own.writing.take() else { return };
         self.registry.on_written(self.next_op());
-        // A store that writes nothing, as its pool is full, is not asked again and again.
-        if !matches!(reply, Reply::Failed(_)) {
-            self.registry.hint();
+        // A store that writes nothing, as its pool is full, is not asked again and again. But who stops has little time in which
+        // to tell the others.
+        match reply {
+            Reply::Failed(_) => self.registry.hint_at(now + self.timing.retry),
+            _ => self.registry.hint(),
         }
         if *reply != Reply::Done {
             self.own.failure = reply.clone().failure();

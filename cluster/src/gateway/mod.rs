@@ -3,9 +3,11 @@
 //! | file | what it does |
 //! |---|---|
 //! | `addresses` | where hosts reach this gateway, and no other one |
+//! | `client` | the control plane's client of the store: another one where it is refused |
 //! | `membership` | the own lease, the own record, the range of Controller IDs; the others |
 //! | `reading` | reads the objects of the group when a hint or the time asks for it |
 //! | `ownership` | which groups are taken, moved and given up |
+//! | `fences` | fences that are too short; what is left of clients that count no more |
 //! | `moves` | planned moves: what operators and balance want, who is ready for it |
 //! | `images` | images that cannot be opened: whoever can open more of a group's gets it |
 //! | `takeover` | the steps of that, reply by reply |
@@ -17,7 +19,9 @@
 //! each group is. A reply only moves on what waited for it. So it does not matter which events were lost, or came twice.
 
 mod addresses;
+mod client;
 mod convergence;
+mod fences;
 mod images;
 mod membership;
 mod moves;
@@ -33,7 +37,8 @@ use crate::group::Group;
 use crate::lease::OwnLease;
 use crate::reservations::Reservations;
 use crate::{
-    Action, ConnectedHosts, GroupId, Handle, Listens, Object, OpId, Process, Reply, Timing, Unopened, Via,
+    Action, Address, ConnectedHosts, GroupId, Handle, Listens, Object, OpId, Process, Reply, Timing,
+    Unopened, Via,
 };
 use crate::{GatewayName, action::Keys};
 use alloc::collections::{BTreeMap, VecDeque};
@@ -75,7 +80,12 @@ enum Purpose {
     /// Writes what is wanted of a move.
     Wish,
     /// Ends a handle that is of no group any more.
-    Shutdown,
+    Shutdown {
+        /// Since when it counts no more; `None`: hosts' commands never went through it.
+        since: Option<Duration>,
+    },
+    /// Fences an address again, whose fence was too short.
+    Fence(Address),
     Edit,
     Request(Request),
     Reconnect,
@@ -123,8 +133,14 @@ pub struct Gateway {
     broken_from: Duration,
     edits: VecDeque<Edit>,
     has_made_group: bool,
+    /// When a new group's configuration, which could not be written, is tried again.
+    create_again: Option<Duration>,
     /// What of the groups that are served here cannot be opened.
     unopened: BTreeMap<GroupId, Unopened>,
+    /// Fences that end too early, and when.
+    short_fences: BTreeMap<Address, Duration>,
+    /// When it was last asked whether something is overdue.
+    turned: Duration,
 }
 
 impl Gateway {
@@ -163,7 +179,10 @@ impl Gateway {
             broken_from: Duration::ZERO,
             edits: VecDeque::new(),
             has_made_group: false,
+            create_again: None,
             unopened: BTreeMap::new(),
+            short_fences: BTreeMap::new(),
+            turned: now,
         };
         gateway.advance(now);
         gateway
@@ -189,10 +208,13 @@ impl Gateway {
     pub fn on_reply(&mut self, now: Duration, op: OpId, reply: Reply) {
         self.lease.check(now, &self.timing);
         let Some(purpose) = self.operations.remove(&op) else { return };
-        let control = !matches!(purpose, Purpose::Group(_) | Purpose::Shutdown | Purpose::Reconnect);
+        let control = !matches!(
+            purpose,
+            Purpose::Group(_) | Purpose::Shutdown { .. } | Purpose::Fence(_) | Purpose::Reconnect
+        );
         match reply {
-            Reply::Blocklisted if control => self.on_control_blocklisted(now),
-            Reply::Outdated(_) if control => self.on_control_outdated(now),
+            Reply::Blocklisted if control => self.on_control_blocklisted(now, op),
+            Reply::Outdated(_) if control => self.on_control_outdated(now, op),
             _ => {}
         }
         match purpose {
@@ -202,11 +224,12 @@ impl Gateway {
             Purpose::Map => self.on_map(now, op, reply),
             Purpose::Registry => self.on_registry(now, op, reply),
             Purpose::Configuration => self.on_configuration(now, op, reply),
-            Purpose::Create => self.on_created(&reply),
+            Purpose::Create => self.on_created(now, &reply),
             Purpose::Converge { state } => self.on_converged(now, state, reply),
             Purpose::Group(group) => self.on_group(now, group, op, reply),
-            Purpose::Wish => self.on_wish(),
-            Purpose::Shutdown => {}
+            Purpose::Wish => self.on_wish(&reply),
+            Purpose::Shutdown { .. } => {}
+            Purpose::Fence(address) => self.on_fence(now, address, &reply),
             Purpose::Edit => self.on_edit(reply),
             Purpose::Request(request) => self.on_request(now, request, reply),
             Purpose::Reconnect => self.on_reconnected(),
@@ -323,12 +346,13 @@ impl Gateway {
         self.check_lapse(now);
         self.advance_edits();
         self.read(now);
-        self.create_configuration();
+        self.create_configuration(now);
         self.update_record(now);
         self.converge(now);
         self.admit();
         self.give_up_reservations(now);
         self.decide(now);
+        self.fence_again(now);
         self.show();
         self.finish_stop(now);
     }

@@ -8,7 +8,7 @@ use super::{Gateway, Purpose};
 use crate::group::{Group, Phase};
 use crate::map::{Entry, Move, State};
 use crate::placement;
-use crate::{Action, GatewayName, GroupId, Listens, Object, Via};
+use crate::{Action, GatewayName, GroupId, Listens, Object, Reply, Via};
 use alloc::string::{String, ToString};
 use core::time::Duration;
 
@@ -189,9 +189,13 @@ impl Gateway {
         true
     }
 
-    /// What has come of it, the next read shows.
-    pub(super) fn on_wish(&mut self) {
+    /// What has come of it, the next read shows. Where nothing was written that is not at once, or it would be asked for again
+    /// and again.
+    pub(super) fn on_wish(&mut self, reply: &Reply) {
         self.map.on_written(self.next_op());
+        if !matches!(reply, Reply::Done | Reply::Conflict) {
+            return;
+        }
         self.map.hint();
         self.actions.push_back(Action::Notify { object: Object::Map });
     }

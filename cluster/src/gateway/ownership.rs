@@ -74,7 +74,12 @@ impl Gateway {
         let rests = others > 0 && group.not_before > now + self.timing.retry * 2;
         if own && (leaves || rests || yields && now >= group.not_before) {
             let at = group.kept_until;
-            return if at > now { self.wake_at(at) } else { self.give_up(now, id) };
+            if at > now {
+                self.wake_at(at);
+            } else if !self.is_reconnecting() {
+                self.give_up(now, id);
+            }
+            return;
         }
         // Who cannot tell whether it is alone, or cannot serve, takes nothing.
         if leaves || self.suspended.is_some() || self.configuration.applied().is_none() {

@@ -23,6 +23,11 @@ impl Reader {
         self.due = Duration::ZERO;
     }
 
+    /// Read no later than this.
+    pub(super) fn hint_at(&mut self, at: Duration) {
+        self.due = self.due.min(at);
+    }
+
     /// A read is wanted that was sent no earlier than this.
     pub(super) fn hint_for(&mut self, from: OpId) {
         if self.op.is_none_or(|op| op < from) {

@@ -130,13 +130,17 @@ impl Gateway {
 
     /// Makes the configuration if there was never one: no ANA group was ever taken; or if nobody is there who serves
     /// it.
-    pub(super) fn create_configuration(&mut self) {
+    pub(super) fn create_configuration(&mut self, now: Duration) {
         if !self.configuration.is_missing() || !self.membership.has_lease() || !self.is_group_known() {
             return;
         }
         let is_new = self.groups.values().all(|group| group.entry.is_none() && group.unreadable.is_none());
         let is_alone = self.peers.values().all(|peer| peer.lease.is_free());
-        if (is_new || is_alone) && !self.is_creating() {
+        if !is_new && !is_alone {
+            self.create_again = None;
+        } else if let Some(at) = self.create_again.filter(|at| *at > now) {
+            self.wake_at(at);
+        } else if !self.is_creating() {
             let keys = Configuration::creation(self.identity.ana_groups.clamp(1, ANA_GROUPS_MAX));
             self.compare_and_set(Purpose::Create, Via::Control, Object::Configuration, keys);
         }
@@ -153,15 +157,21 @@ impl Gateway {
     /// Why the stored configuration is not used. One that is missing is no matter while this gateway may be about to make it.
     #[must_use]
     pub fn refused(&self) -> Option<&Unreadable> {
-        let is_made = self.configuration.is_missing() && (!self.is_group_known() || self.is_creating());
+        let is_made = self.configuration.is_missing()
+            && (!self.is_group_known() || self.is_creating() || self.create_again.is_some());
         self.configuration.refused().filter(|_| !is_made)
     }
 
-    /// It is there now, whoever has made it.
-    pub(super) fn on_created(&mut self, reply: &Reply) {
+    /// It is there now, whoever has made it; unless the store writes nothing, which is asked again after a pause.
+    pub(super) fn on_created(&mut self, now: Duration, reply: &Reply) {
         self.has_made_group |= *reply == Reply::Done;
         self.configuration_reader.on_written(self.next_op());
-        self.configuration_reader.hint();
+        let again = now + self.timing.retry;
+        self.create_again = (!matches!(reply, Reply::Done | Reply::Conflict)).then_some(again);
+        match self.create_again {
+            Some(at) => self.configuration_reader.hint_at(at),
+            None => self.configuration_reader.hint(),
+        }
     }
 
     pub(super) fn on_configuration(&mut self, now: Duration, op: OpId, reply: Reply) {
@@ -193,7 +203,7 @@ fn gone(id: GroupId, group: &Group) -> String {
     match group.entry().map(|entry| &entry.state) {
         Some(State::Owned { by, address }) => format!(
             "its entry is {what}, and its owner, {}, has not written it again: if that one is dead, fence its client \
-             (ceph osd blocklist add {address}), then {remedy}",
+             (ceph osd blocklist add {address} 86400), then {remedy}",
             by.gateway
         ),
         _ => format!("its entry is {what}, and it had no owner: {remedy}"),

@@ -179,6 +179,10 @@ impl Gateway {
                 self.fence(now, id);
             }
             (Phase::Fencing, Reply::Done) => self.wait_for_map(now, id),
+            (Phase::Fencing, Reply::FencedUntil(until)) => {
+                self.note_short_fence(id, until);
+                self.wait_for_map(now, id);
+            }
             (Phase::WaitingForMap, Reply::Done) => self.own(now, id),
             (Phase::Owning, Reply::Done) => {
                 group.vain = 0;
@@ -299,6 +303,7 @@ impl Gateway {
         group.not_before = now + timing.pause(if is_fenced { group.failures } else { 0 });
         group.failures += u32::from(is_fenced);
         group.trouble = Some(reason.to_string());
+        let since = group.carries_commands().then(|| now.min(group.trusted));
         (group.phase, group.op, group.pending, group.address) = (Phase::Idle, None, None, None);
         let handle = group.handle.take();
         for request in group.reservations.forget() {
@@ -308,7 +313,7 @@ impl Gateway {
         self.show();
         if let Some(handle) = handle {
             self.actions.push_back(Action::Trust { handle, until: Duration::ZERO });
-            let op = self.begin(Purpose::Shutdown);
+            let op = self.begin(Purpose::Shutdown { since });
             self.actions.push_back(Action::Shutdown { op, handle });
         }
         self.map.hint();

@@ -50,6 +50,8 @@ impl World {
                 longest(self.objects.object_stalled_until.entry(object).or_default(), until);
             }
             Fault::StallOsd { osd } => longest(&mut self.osds[osd].stalled_until, until),
+            Fault::Full => longest(&mut self.objects.full_until, until),
+            Fault::Unclear => longest(&mut self.objects.unclear_until, until),
             Fault::Monitor => longest(&mut self.monitors.down_until, until),
             Fault::Leave { node } => self.leave(node),
             Fault::Twin { node } => {

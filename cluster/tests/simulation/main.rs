@@ -13,10 +13,11 @@
 //! | `oracle`, `settled` | what must hold always, and in the end |
 //! | `mistakes` | planted mistakes, which must be found |
 //! | `shrink` | a failing run made shorter |
-//! | `scenarios`, `moves` | single faults, with what users would see |
+//! | `scenarios`, `moves`, `failing` | single faults, with what users would see |
 
 mod addresses;
 mod damage;
+mod failing;
 mod faults;
 mod host;
 mod mistakes;

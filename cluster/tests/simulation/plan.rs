@@ -29,6 +29,10 @@ pub(crate) enum Fault {
     StallOsd { osd: usize },
     /// No quorum of monitors.
     Monitor,
+    /// The store writes no keys: its pool is full.
+    Full,
+    /// Writes of keys fail, of which some were done.
+    Unclear,
     /// A clean stop, and a start later.
     Leave { node: usize },
     /// A second process with the name of this one.
@@ -56,6 +60,8 @@ impl Fault {
             Self::StallObject { .. } => "stall of an object",
             Self::StallOsd { .. } => "stall of an OSD",
             Self::Monitor => "monitors down",
+            Self::Full => "store writes nothing",
+            Self::Unclear => "writes that fail",
             Self::Leave { .. } => "clean stop",
             Self::Twin { .. } => "second of a name",
             Self::Fence { .. } => "fenced by an operator",
@@ -167,9 +173,23 @@ impl Plan {
             };
             plan.faults.push(Planned { at, lasts, fault });
         }
+        plan.draw_failing_writes(seed, span);
         plan.faults.sort_by_key(|planned| planned.at);
         plan.moves_on = nodes > 2 && rng.percent(20);
         plan
+    }
+
+    /// In a quarter of the runs. By numbers of their own: the other faults stay what they are.
+    fn draw_failing_writes(&mut self, seed: u64, span: Time) {
+        let mut rng = Rng::new(seed ^ 0x00fa_11ed);
+        if !rng.percent(25) {
+            return;
+        }
+        for _ in 0..1 + rng.below(3) {
+            let fault = if rng.percent(50) { Fault::Full } else { Fault::Unclear };
+            let (at, lasts) = (10 * SECOND + rng.below(span), 500 * MS + rng.below(25 * SECOND));
+            self.faults.push(Planned { at, lasts, fault });
+        }
     }
 
     fn draw(&self, rng: &mut Rng) -> Fault {

@@ -45,6 +45,18 @@ impl World {
             }
             return Ok(());
         }
+        let (mut when_done, fails_until) =
+            (Reply::Done, self.objects.full_until.max(self.objects.unclear_until));
+        if let Action::CompareAndSet { op, .. } = action
+            && self.now < fails_until
+        {
+            let is_done = self.now >= self.objects.full_until && self.rng.percent(40);
+            if !is_done {
+                self.reply_to(node, life, op, Reply::Failed("no space".into()));
+                return Ok(());
+            }
+            when_done = Reply::Failed("timed out".into());
+        }
         match action {
             Action::Read { op, object: object @ Object::Reservations(group), unless, .. } => {
                 if self.is_refused(group, &from)? {
@@ -81,7 +93,7 @@ impl World {
                         "a reservation of group {group} is stored for {by:?}, which is not its owner any more: {now:?} is"
                     ));
                 }
-                self.reply_to(node, life, op, if done { Reply::Done } else { Reply::Conflict });
+                self.reply_to(node, life, op, if done { when_done } else { Reply::Conflict });
             }
             Action::Read { op, object, unless, .. } => {
                 let reply = self.objects.read(&object, unless);
@@ -103,7 +115,7 @@ impl World {
                         self.move_on(node, &before, &set);
                     }
                 }
-                self.reply_to(node, life, op, if done { Reply::Done } else { Reply::Conflict });
+                self.reply_to(node, life, op, if done { when_done } else { Reply::Conflict });
             }
             Action::Lock { op, object, duration, .. } => {
                 let by = Locker { cookie: from.boot, address: from.address };

@@ -27,6 +27,8 @@ pub(crate) struct Objects {
     objects: BTreeMap<Object, Stored>,
     pub(crate) stalled_until: Time,
     pub(crate) object_stalled_until: BTreeMap<Object, Time>,
+    pub(crate) full_until: Time,
+    pub(crate) unclear_until: Time,
 }
 
 impl Objects {

@@ -53,6 +53,39 @@ fn attempts_back_off_until_the_loss_timeout() {
     assert!(attempts[0] >= SECOND + policy.reconnect_delay / 2);
 }
 
+/// What is sent on it again may be what each new association is lost by.
+#[test]
+fn controller_that_is_lost_soon_after_each_connect_is_connected_more_and_more_seldom() {
+    let policy = RecoveryPolicy { ctrl_loss_timeout: Some(600 * SECOND), ..RecoveryPolicy::default() };
+    let mut recovery = ready(policy);
+    let (mut now, mut attempts) = (Duration::ZERO, Vec::new());
+    let lose = |recovery: &mut Recovery, now| {
+        recovery.on_lost(now, &lost());
+        recovery.on_closed(now);
+    };
+    lose(&mut recovery, now);
+    while now < 300 * SECOND {
+        now = recovery.poll_timeout().expect("it waits");
+        recovery.on_timeout(now);
+        while let Some(decision) = recovery.poll_decision() {
+            assert!(matches!(decision, Decision::Reconnect { .. }), "{decision:?}");
+            attempts.push(now);
+            recovery.on_ready(now);
+            now += SECOND / 20;
+            lose(&mut recovery, now);
+        }
+    }
+    assert!(attempts.len() < 300 / 5 + 10, "{} in 300 s", attempts.len());
+    // After it was in use for a while the first attempt comes soon.
+    now = recovery.poll_timeout().expect("it waits");
+    recovery.on_timeout(now);
+    assert!(recovery.poll_decision().is_some());
+    recovery.on_ready(now);
+    now += policy.reconnect_delay;
+    lose(&mut recovery, now);
+    assert!(recovery.next_attempt().is_some_and(|at| at <= now + policy.reconnect_delay));
+}
+
 #[test]
 fn fast_io_fail_does_not_end_reconnecting() {
     let policy = RecoveryPolicy { fast_io_fail_timeout: Some(5 * SECOND), ..RecoveryPolicy::default() };

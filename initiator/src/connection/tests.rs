@@ -28,6 +28,9 @@ use std::sync::{Arc, Mutex};
 use std::task::Wake;
 use std::time::Instant;
 
+#[cfg(feature = "tokio")]
+mod stream;
+
 const BLOCK: usize = 512;
 /// More than anything here takes.
 const STEPS_MAX: u32 = 20_000;
@@ -289,6 +292,76 @@ fn operation_that_takes_too_long_is_given_up_and_ends_all_the_same() {
     let buffer = disk.buffer(BLOCK).unwrap();
     assert!(site.run(patient.read(0, buffer)).unwrap().is_ok());
     assert_eq!(site.target.disks[&1].bytes[..BLOCK], [7; BLOCK]);
+}
+
+/// A connection whose only path leads to nothing for now.
+fn without_access() -> Site {
+    let mut site = Site::new(1);
+    site.target.set_access(AnaState::INACCESSIBLE);
+    while !site.connection.paths()[0].access.contains(&(Nsid(1), AnaState::INACCESSIBLE)) {
+        site.turn();
+    }
+    site
+}
+
+/// The path is there again; what the target has been sent when a read has ended.
+fn sent_with_access(site: &mut Site) -> Vec<NvmOpcode> {
+    site.target.set_access(AnaState::OPTIMIZED);
+    let disk = site.disk();
+    let buffer = disk.buffer(BLOCK).unwrap();
+    assert!(site.run(disk.read(0, buffer)).expect("it ends").is_ok());
+    site.target.seen.iter().map(|(opcode, ..)| *opcode).collect()
+}
+
+#[test]
+fn operation_that_was_not_sent_in_its_time_has_done_nothing_and_is_never_sent() {
+    let mut site = without_access();
+    let disk = site.disk();
+    let mut buffer = disk.buffer(BLOCK).unwrap();
+    buffer.copy_from(&[7; BLOCK]);
+    let failed = site.run(disk.with_timeout(Duration::ZERO).write(0, buffer)).unwrap().unwrap_err();
+    assert!(matches!(failed.error, Error::TimedOut { len: 512, .. }), "{failed}");
+    assert_eq!(failed.error.effect(), Effect::Nothing);
+    assert!(failed.buffer.is_some(), "it is given back");
+    assert_eq!(sent_with_access(&mut site), [NvmOpcode::READ]);
+    assert_eq!(site.target.disks[&1].bytes[..BLOCK], [1; BLOCK]);
+}
+
+#[test]
+fn operation_of_a_dropped_future_that_was_not_sent_is_never_sent() {
+    let mut site = without_access();
+    let disk = site.disk();
+    // The first waits in the driver, and the last for room there.
+    let mut writes: Vec<_> = (0..3000).map(|_| Box::pin(disk.write_from(0, &[7; BLOCK]))).collect();
+    assert!(writes.iter_mut().all(|write| poll(write.as_mut()).is_pending()));
+    site.turn();
+    drop(writes);
+    assert_eq!(sent_with_access(&mut site), [NvmOpcode::READ]);
+    assert_eq!(site.target.disks[&1].bytes[..BLOCK], [1; BLOCK]);
+}
+
+#[test]
+fn what_is_in_flight_of_a_dropped_future_holds_its_blocks_until_it_ends() {
+    let mut site = Site::new(1);
+    let disk = site.disk();
+    site.target.hold = true;
+    let mut first = Box::pin(disk.write_from(0, &[7; BLOCK]));
+    while site.target.held.is_empty() {
+        assert!(poll(first.as_mut()).is_pending());
+        site.turn();
+    }
+    drop(first);
+    site.target.hold = false;
+    let mut second = pin!(disk.write_from(0, &[8; BLOCK]));
+    let mut read = pin!(disk.read_one_block());
+    for _ in 0..100 {
+        assert!(poll(second.as_mut()).is_pending() && poll(read.as_mut()).is_pending());
+        site.turn();
+    }
+    assert_eq!(site.target.seen.len(), 1, "nothing overtakes it");
+    site.target.release();
+    assert!(site.run(second).expect("it ends").is_ok() && site.run(read).expect("it ends").is_ok());
+    assert_eq!(site.target.disks[&1].bytes[..BLOCK], [8; BLOCK]);
 }
 
 #[test]

@@ -7,6 +7,8 @@
 //! when the controller was reset through another one (Cross-Controller Reset), or when it must have noticed the loss and
 //! had its time to drop what it had begun.
 //!
+//! What is in flight of operations that nobody waits for any longer is held in the same way until it has ended.
+//!
 //! Drivers that serve one disk together ([`SharedFences`]) hold back for each other's fences as for their own: each resets
 //! the controllers that it has lost itself, and publishes what is fenced before anybody hears of an operation's end.
 
@@ -61,6 +63,8 @@ impl Fence {
 #[derive(Debug, Default)]
 pub(super) struct Fences {
     own: Vec<Fence>,
+    /// What is in flight of operations that were withdrawn.
+    withdrawn: Option<Held>,
     share: Option<Share>,
 }
 
@@ -70,12 +74,17 @@ impl Fences {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.own.is_empty() && self.others().is_empty()
+        self.own.is_empty() && self.withdrawn.is_none() && self.others().is_empty()
+    }
+
+    /// What this driver holds up.
+    fn held(&self) -> impl Iterator<Item = &Held> {
+        self.own.iter().map(|fence| &fence.held).chain(&self.withdrawn)
     }
 
     /// Whether a change of these blocks, or a read, has to wait.
     pub(super) fn holds(&self, nsid: Nsid, range: BlockRange, changes: bool) -> bool {
-        let mut held = self.own.iter().map(|fence| &fence.held).chain(self.others());
+        let mut held = self.held().chain(self.others());
         // Of whatever driver the operations were that have failed.
         let waits = changes || self.share.as_ref().is_some_and(|share| share.failed);
         held.any(|held| held.holds(nsid, range, waits))
@@ -84,8 +93,15 @@ impl Fences {
     /// Tells the others what is fenced from now on: before anybody can hear of an end without a result.
     fn publish(&self) {
         if let Some(share) = &self.share {
-            share.publish(self.own.iter().map(|fence| fence.held.clone()).collect());
+            share.publish(self.held().cloned().collect());
         }
+    }
+
+    /// Holds these blocks, which withdrawn operations in flight change, and no others of such.
+    pub(super) fn hold(&mut self, ranges: Vec<(Nsid, BlockRange)>) {
+        let held = Held { ranges, everything: false, reads: false };
+        self.withdrawn = (!held.ranges.is_empty()).then_some(held);
+        self.publish();
     }
 
     fn retain(&mut self, stays: impl FnMut(&mut Fence) -> bool) {
@@ -163,8 +179,9 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Looks at the fences of others, before anything is issued.
+    /// Looks at what withdrawn operations and the fences of others hold up, before anything is issued.
     pub(super) fn look_at_fences(&mut self, now: Duration) {
+        self.hold_withdrawn();
         if self.fences.share.as_mut().is_some_and(|share| share.look(now)) {
             self.operations.resume(Wait::Fence);
         }

@@ -12,6 +12,7 @@
 //! | `operation` | block operations: waiting, in flight, ended |
 //! | `issue` | block operations: given to paths, issued part by part, issued again |
 //! | `fence` | what a controller that was lost may still carry out |
+//! | `withdraw` | operations that nobody waits for any longer |
 //! | `shared_fences` | the same, of the other drivers of the same disk |
 //! | `admin` | admin commands and raw commands of the user's |
 //! | `descriptor` | one descriptor to sleep on |
@@ -34,6 +35,7 @@ mod policy;
 mod shared_fences;
 #[cfg(test)]
 pub(crate) mod tests;
+mod withdraw;
 
 pub use admin::{AdminReply, QueueKind, Recipient, Unanswered};
 pub use config::{DriverConfig, Route, StartError};

@@ -2,6 +2,7 @@
 
 use super::op::Op;
 use super::policy::Chooser;
+use super::withdraw::Withdrawn;
 use crate::Effect;
 use core::time::Duration;
 use nvme_proto::Nsid;
@@ -31,7 +32,7 @@ pub struct Failure {
 /// An operation, waiting or in flight.
 #[derive(Debug)]
 pub(super) struct Operation {
-    tag: Tag,
+    pub(super) tag: Tag,
     pub(super) nsid: Nsid,
     pub(super) op: Op,
     /// Which I/O queues it goes to: [`READS`], [`OTHERS`].
@@ -71,11 +72,13 @@ pub(super) struct Operation {
     pub(super) queued: bool,
     /// It stands among those that wait.
     waits: bool,
+    /// Nobody waits for it any longer, and it was in flight then.
+    pub(super) withdrawn: bool,
 }
 
 impl Operation {
     /// A command of it may have been carried out.
-    fn may_have_been_done(&mut self) {
+    pub(super) fn may_have_been_done(&mut self) {
         if self.op.has_effect() {
             self.effect = Effect::Unknown;
         }
@@ -125,7 +128,7 @@ type Ready = [VecDeque<u32>; 2];
 /// Every operation of a driver. Sized once.
 #[derive(Debug)]
 pub(super) struct Operations {
-    all: Vec<Option<Operation>>,
+    pub(super) all: Vec<Option<Operation>>,
     free: Vec<u32>,
     /// By path.
     pub(super) ready: Vec<Ready>,
@@ -136,6 +139,7 @@ pub(super) struct Operations {
     reads_apart: bool,
     /// Those that wait before they are given to a path again.
     waiting: Vec<(u32, Wait)>,
+    pub(super) withdrawn: Withdrawn,
     done: VecDeque<Ended>,
 }
 
@@ -149,6 +153,7 @@ impl Operations {
             chooser,
             reads_apart,
             waiting: Vec::with_capacity(count as usize),
+            withdrawn: Withdrawn::default(),
             done: VecDeque::with_capacity(count as usize),
         }
     }
@@ -199,6 +204,7 @@ impl Operations {
             overdue: 0,
             queued: false,
             waits: false,
+            withdrawn: false,
         };
         self.all[index as usize] = Some(operation);
         Ok(Some(index))
@@ -424,6 +430,9 @@ impl Operations {
         self.unbind(index);
         let Some(operation) = self.all[index as usize].take() else { return };
         self.free.push(index);
+        if operation.withdrawn {
+            self.withdrawn.on_end(index);
+        }
         let result = result.map_err(|error| Failure { error, effect: operation.effect });
         self.done.push_back(Ended { tag: operation.tag, result });
     }

@@ -109,6 +109,35 @@ impl Connection {
         check(unsafe { add(self.handle, address.as_ptr(), seconds) }).map(drop)
     }
 
+    /// What the monitors print for a command, which is JSON.
+    pub(crate) fn mon_command(&self, command: &str) -> Result<Vec<u8>, Errno> {
+        let (command, mut out, mut len) = (c(command)?, null_mut(), 0);
+        let commands = [command.as_ptr()];
+        // SAFETY: the texts live until the call is over; where the output goes, and how long it is, is written if there is any,
+        // and belongs to us then. What is said beside it is not asked for.
+        let result = unsafe {
+            (self.functions.rados_mon_command)(
+                self.handle,
+                commands.as_ptr(),
+                commands.len(),
+                null(),
+                0,
+                &raw mut out,
+                &raw mut len,
+                null_mut(),
+                null_mut(),
+            )
+        };
+        let mut text = Vec::new();
+        if !out.is_null() {
+            // SAFETY: the library has written so many bytes there.
+            text.extend_from_slice(unsafe { core::slice::from_raw_parts(out.cast::<u8>(), len) });
+            // SAFETY: it came from the library, and is used no more.
+            unsafe { (self.functions.rados_buffer_free)(out) };
+        }
+        check(result).map(|_| text)
+    }
+
     pub(crate) fn wait_for_latest_osdmap(&self) -> Result<(), Errno> {
         // SAFETY: the handle is connected.
         check(unsafe { (self.functions.rados_wait_for_latest_osdmap)(self.handle) }).map(drop)

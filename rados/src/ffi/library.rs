@@ -114,6 +114,9 @@ functions! {
         rados_getaddrs(Handle, *mut *mut c_char) -> c_int;
         rados_buffer_free(*mut c_char);
         rados_wait_for_latest_osdmap(Handle) -> c_int;
+        rados_mon_command(
+            Handle, *const Text, usize, Text, usize, *mut *mut c_char, *mut usize, *mut *mut c_char, *mut usize
+        ) -> c_int;
         rados_ioctx_create(Handle, Text, *mut Handle) -> c_int;
         rados_ioctx_destroy(Handle);
         rados_ioctx_set_namespace(Handle, Text);

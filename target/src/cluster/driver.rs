@@ -20,6 +20,9 @@ use std::sync::{Arc, OnceLock, PoisonError};
 /// How long the state of the group is waited for. The thread waits for nothing itself.
 const STATUS_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// How long the end of the process waits for its reason to be logged.
+const LAST_WORDS: Duration = Duration::from_millis(20);
+
 /// Addresses that are kept so that each fence is logged once.
 const FENCING_MAX: usize = 1024;
 
@@ -220,7 +223,12 @@ impl Thread {
             let now = boottime();
             let wait =
                 self.gateway.poll_timeout().map_or(Duration::from_secs(1), |at| at.saturating_sub(now));
-            match inbox.recv_timeout(wait.min(Duration::from_secs(1))) {
+            let received = inbox.recv_timeout(wait.min(Duration::from_secs(1)));
+            // First of all: if the machine slept, librados goes on at this moment as well.
+            if let Some(why) = self.gateway.overdue(boottime()) {
+                end(&why);
+            }
+            match received {
                 Ok(message) => self.on_message(message),
                 Err(RecvTimeoutError::Timeout) => {}
                 // The control loop is gone, and with it the process.
@@ -425,7 +433,8 @@ impl Thread {
                     let counted = Arc::clone(&self.counted);
                     self.help(op, move || {
                         let reply = store::blocklist(&cluster, &address, duration);
-                        counted.fences.fetch_add(u64::from(reply == Reply::Done), Relaxed);
+                        let is_fenced = matches!(reply, Reply::Done | Reply::FencedUntil(_));
+                        counted.fences.fetch_add(u64::from(is_fenced), Relaxed);
                         reply
                     });
                 }
@@ -516,6 +525,26 @@ impl Thread {
     fn fail(&self, op: OpId) {
         let _ = self.own.send(ToDriver::Reply(op, Reply::Failed("no connection, or no thread".to_owned())));
     }
+}
+
+/// Ends this process, and runs nothing that could wait: librados would carry on meanwhile. That it is logged is not waited for any
+/// longer than a line takes.
+fn end(why: &str) {
+    let (tell, told) = channel::<()>();
+    // As errors are marked for the journal.
+    let priority = std::env::var_os("JOURNAL_STREAM").map_or("", |_| "<3>");
+    let line = format!(
+        "{priority}ERROR {why}. Ceph may carry them out when the fence of that client has ended, over what others have written since, \
+         and takes none back: so this process ends at once, which ends them, and the service starts it again"
+    );
+    let body = move || {
+        crate::log::say(format_args!("{line}"));
+        drop(tell);
+    };
+    if std::thread::Builder::new().name("last-words".into()).spawn(body).is_ok() {
+        let _ = told.recv_timeout(LAST_WORDS);
+    }
+    nvmf_rados::end_process(1);
 }
 
 /// The ANA groups whose reason is another one now, by the reason.

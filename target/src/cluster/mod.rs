@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `driver` | the thread: replies, hints and the time go to the engine; its actions go to the store or the control loop |
 //! | `store` | the actions that are operations on Ceph |
+//! | `fences` | until when somebody is fenced, as the monitors say it |
 //! | `helpers` | the threads that carry them out, as each of them may wait for as long as Ceph does |
 //! | `watches` | the hints: objects of the group that are watched |
 //! | `kept` | reservations and write protections, as files in the pool |
@@ -14,6 +15,7 @@
 
 mod advertised;
 mod driver;
+mod fences;
 mod helpers;
 mod kept;
 mod store;

@@ -1,12 +1,14 @@
 //! The actions of the engine that are operations on Ceph. Everything here blocks.
 
+use super::fences;
 use core::fmt;
 use core::time::Duration;
 use nvmf_cluster::action::Keys;
 use nvmf_cluster::{Address, BootId, Locker, Object, Reply, Snapshot};
-use nvmf_rados::{Cluster, ClusterSpec, Error, LockName, Pool, Renewal};
+use nvmf_rados::{Cluster, ClusterSpec, Error, LockName, Pool, Renewal, boottime};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 /// What the lock of a lease is named.
 const LEASE: &str = "lease";
@@ -204,8 +206,35 @@ impl Store {
     }
 }
 
+/// Fences an address. The monitors keep the end that it has already, so it is looked at.
 pub(super) fn blocklist(cluster: &Cluster, address: &Address, duration: Duration) -> Reply {
-    replied(cluster.blocklist_add(&address.0, duration).map(|()| Reply::Done))
+    if let Err(error) = cluster.blocklist_add(&address.0, duration) {
+        return replied(Err(error));
+    }
+    let left = match cluster.blocklist() {
+        Ok(list) => fences::left(&list, address, SystemTime::now()),
+        Err(error) => Err(error.to_string()),
+    };
+    match left {
+        Ok(left) if left + fences::SLACK >= duration => Reply::Done,
+        // The monitors have not taken it away yet, and do so soon.
+        Ok(Duration::ZERO) => Reply::FencedUntil(boottime()),
+        Ok(left) => {
+            tracing::warn!(
+                "{address} is fenced for {} s only, and not for {}: somebody has fenced it before, and the cluster keeps that end. \
+                 It is fenced again then. If its process is known to be dead, this makes it longer now: ceph osd blocklist \
+                 rm {address}; ceph osd blocklist add {address} {}",
+                left.as_secs(),
+                duration.as_secs(),
+                duration.as_secs()
+            );
+            Reply::FencedUntil(boottime() + left)
+        }
+        Err(reason) => {
+            tracing::warn!("{address} is fenced, and for how long is not known: {reason}");
+            Reply::Done
+        }
+    }
 }
 
 pub(super) fn wait_for_latest_osdmap(cluster: &Cluster) -> Reply {

@@ -1,8 +1,8 @@
 //! Images whose client the cluster has fenced, of a target that is in no group.
 //!
-//! librbd gives such a client up for good, also when the fence has ended. Nothing is opened anew by itself: somebody has fenced
-//! it so that another client could write, and the new connection would not be fenced. In a group of gateways its engine
-//! decides.
+//! librbd mostly gives such a client up for good, if it hears of the fence while that stands. Who slept meanwhile goes on when it
+//! has ended, and nobody notices. Nothing is opened anew by itself: somebody has fenced it so that another client could write, and
+//! the new connection would not be fenced. In a group of gateways its engine decides.
 
 use super::Daemon;
 use crate::exports::Export;

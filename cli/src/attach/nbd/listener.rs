@@ -10,6 +10,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
+/// Bytes of a path in a socket's address (unix(7)), without the zero behind it.
+const PATH_LEN_MAX: usize = 107;
+
 /// The socket cannot be served.
 #[derive(Debug, Error)]
 pub(crate) enum ListenError {
@@ -38,6 +41,18 @@ pub(crate) enum ListenError {
     NoGroup {
         /// Its name.
         name: String,
+    },
+    /// No socket address has so much.
+    #[error("{}: the path of a socket has {PATH_LEN_MAX} bytes at most, and this one has {}", path.display(), path.as_os_str().len())]
+    TooLong {
+        /// The path.
+        path: PathBuf,
+    },
+    /// It cannot be written down.
+    #[error("{}: the path of the socket is not UTF-8", path.display())]
+    NotText {
+        /// The path.
+        path: PathBuf,
     },
     /// The system refused.
     #[error("cannot listen on {}", path.display())]
@@ -78,11 +93,25 @@ impl AsFd for Listener {
 }
 
 impl Listener {
+    /// Fails for a path that no socket can have, or that no entry can name.
+    ///
+    /// # Errors
+    /// [`ListenError::TooLong`], [`ListenError::NotText`].
+    pub(crate) fn check(path: &Path) -> Result<(), ListenError> {
+        let path = || path.to_owned();
+        match path().to_str() {
+            None => Err(ListenError::NotText { path: path() }),
+            Some(text) if text.len() > PATH_LEN_MAX => Err(ListenError::TooLong { path: path() }),
+            Some(_) => Ok(()),
+        }
+    }
+
     /// Listens. A socket that nobody answers on, left by a server that was killed, is replaced.
     ///
     /// # Errors
     /// [`ListenError`].
     pub(crate) fn bind(path: &Path, options: &SocketOptions) -> Result<Self, ListenError> {
+        Self::check(path)?;
         let os = |source| ListenError::Os { path: path.to_owned(), source };
         let group = options.group.as_deref().map(group).transpose()?;
         // Until the socket is there, and it is known which it is.
@@ -130,4 +159,22 @@ fn group(name: &str) -> Result<u32, ListenError> {
     }
     let found = nix::unistd::Group::from_name(name).ok().flatten();
     found.map(|group| group.gid.as_raw()).ok_or_else(|| ListenError::NoGroup { name: name.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStringExt;
+
+    #[test]
+    fn path_that_no_socket_can_have_is_refused_with_the_limit() {
+        let of = |bytes: Vec<u8>| {
+            let checked = Listener::check(Path::new(&std::ffi::OsString::from_vec(bytes)));
+            checked.map_err(|error| error.to_string())
+        };
+        assert_eq!(of(vec![b'a'; 107]), Ok(()));
+        let error = of(vec![b'a'; 108]).unwrap_err();
+        assert!(error.contains("107") && error.contains("108"), "{error}");
+        assert!(of(b"/run/\xff.sock".to_vec()).unwrap_err().contains("UTF-8"));
+    }
 }

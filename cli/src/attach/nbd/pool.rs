@@ -10,7 +10,7 @@ const CHUNK_LEN: usize = 256 << 10;
 /// it.
 const SLOT_LENS: [usize; 4] = [UNIT_LEN, 16 << 10, 64 << 10, CHUNK_LEN];
 /// Bytes of a unit, in which the memory of a request is counted.
-const UNIT_LEN: usize = 4 << 10;
+pub(super) const UNIT_LEN: usize = 4 << 10;
 /// Bytes that are registered at once. Of those that are not used yet the system has no pages, unless it is told to lock
 /// them.
 const REGION_LEN: usize = 4 << 20;

@@ -276,6 +276,11 @@ impl UnderWay {
         data.into_iter().flat_map(move |data| pool.parts(data, displacement, len))
     }
 
+    /// The first piece of its data's memory, from its begin and as far as it certainly goes.
+    pub(super) fn memory<'a>(&self, pool: &'a Pool) -> Option<Part<'a>> {
+        self.data.and_then(|data| pool.parts(data, 0, pool::UNIT_LEN).next())
+    }
+
     /// An operation of it has ended.
     pub(super) fn on_result(&mut self, result: Result<(), BlockError>) {
         self.pending -= 1;

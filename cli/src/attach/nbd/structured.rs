@@ -6,7 +6,7 @@
 
 use super::disk::DiskInfo;
 use super::negotiation::{ALLOCATION, Terms};
-use super::pool::Part;
+use super::pool::{self, Part};
 use super::requests::Requests;
 use arrayvec::ArrayVec;
 use nbd_proto::{self as wire, Command, Errno, Request, command_flag};
@@ -22,6 +22,9 @@ const STATUS_LEN_MAX: u32 = 256 << 10;
 const GRANULE: u64 = 4096;
 /// Bytes of an extent in a reply.
 const EXTENT_LEN: usize = 8;
+
+// All extents of a reply have room in the shortest piece of memory. A range may begin and end within a granule.
+const _: () = assert!((STATUS_LEN_MAX as usize / GRANULE as usize + 1) * EXTENT_LEN <= pool::UNIT_LEN);
 
 /// Has no more of a range looked at than may be; refuses what was not agreed on.
 pub(super) fn bound_status(request: &mut Request, terms: Terms, disk: &DiskInfo) {
@@ -47,21 +50,18 @@ pub(super) fn reply(replies: &mut Outbox<Head, Option<u32>>, requests: &Requests
     let parts = under_way.reply_data(requests.disk(), &requests.pool);
     match command {
         Command::BlockStatus => {
-            let parts: ArrayVec<Part<'_>, 4> = parts.collect();
-            let Some(first) = parts.first() else {
+            let one = flags & command_flag::REQ_ONE != 0;
+            let extents = extents(offset, parts, one);
+            // What was read is not needed any more. The range may begin with the last byte of a block: there is no room behind it.
+            let Some(first) = under_way.memory(&requests.pool) else {
                 return push(&wire::error_chunk(Errno::EIO, cookie), None, note);
             };
-            let one = flags & command_flag::REQ_ONE != 0;
-            let extents = extents(offset, &parts, one);
-            let count = extents.len() as u32;
-            let place = (first.memory.clone(), first.buffer.offset);
-            // What was read is not needed any more.
-            let (memory, offset) = place;
+            let (memory, offset, count) = (first.memory, first.buffer.offset, extents.len() as u32);
             for (at, (len, state)) in extents.into_iter().enumerate() {
                 let bytes = [len.to_be_bytes(), state.to_be_bytes()];
                 memory.write(offset + at * EXTENT_LEN, bytes.as_flattened());
             }
-            let data = Region { memory, offset, len: count as usize * EXTENT_LEN };
+            let data = Region { memory: memory.clone(), offset, len: count as usize * EXTENT_LEN };
             push(&wire::status_chunk(cookie, ALLOCATION, count), Some(data), note);
         }
         Command::Read if len > 0 => {
@@ -94,7 +94,7 @@ pub(super) fn reply(replies: &mut Outbox<Head, Option<u32>>, requests: &Requests
 }
 
 /// The extents of data that lie in these parts and begin at this offset of the disk: lengths and states.
-fn extents(offset: u64, parts: &[Part<'_>], one: bool) -> Vec<(u32, u32)> {
+fn extents<'a>(offset: u64, parts: impl Iterator<Item = Part<'a>>, one: bool) -> Vec<(u32, u32)> {
     let mut extents: Vec<(u32, u32)> = Vec::new();
     let mut at = offset;
     for part in parts {

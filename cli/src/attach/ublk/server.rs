@@ -6,15 +6,15 @@ use super::operation::operation;
 use super::ring::{Queue, Request, open_device};
 use crate::attach::control::{Control, End};
 use crate::attach::errno::errno;
+use crate::attach::process::FatalPanics;
 use crate::attach::remote::{FINISH_TIME_MAX, Found, Origin, Remote, Wires};
 use crate::attach::{AttachOptions, seccomp};
 use crate::print::chain;
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use nix::errno::Errno;
 use nvmf_block::{Backend, Buffer, Completion, DeviceId, RegionId, Tag};
 use nvmf_memory::Memory;
 use std::fs::File;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -105,23 +105,20 @@ fn start(
         let (serves, end): (Sender<Result<()>>, Sender<Result<()>>) = (serves.clone(), end.clone());
         let options = options.clone();
         let body = move || {
+            let _fatal = FatalPanics;
             let server = Server::new(remote, &file, number, shape, control, begun);
             match server.with_context(|| format!("cannot serve /dev/ublkc{device}")) {
                 Ok(server) => {
                     let _ = serves.send(Ok(()));
                     seccomp::confine(&options, false);
-                    // A queue that nobody serves any more is the end of the disk, however it came to that.
-                    let served = catch_unwind(AssertUnwindSafe(|| server.serve()));
-                    let panicked = |_| Err(anyhow!("the thread of queue {number} has panicked"));
-                    let _ = end.send(served.unwrap_or_else(panicked));
+                    // A queue that nobody serves any more is the end of the disk.
+                    let _ = end.send(server.serve());
                 }
                 Err(error) => drop(serves.send(Err(error))),
             }
         };
         std::thread::Builder::new().name(format!("nvmf-ublk-{number}")).spawn(body)?;
     }
-    // What a thread that panics does not say is not waited for.
-    drop((serves, end));
     is_served.into_iter().take(queues).collect::<Result<()>>()?;
     Ok(ended)
 }

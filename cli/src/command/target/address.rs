@@ -56,10 +56,12 @@ impl TargetArguments {
         }
         let text = traddr.trim_matches(['[', ']']);
         if let Some(address) = text.parse().ok().filter(|&address| is_link_local(address)) {
-            return wrong_arguments(format!(
+            // Other paths are none the worse for it.
+            return Err(RuledOut(format!(
                 "-a {address} is a link-local address, which each network has: add the interface to it, as in \
                  {address}%eth0"
-            ));
+            ))
+            .into());
         }
         let unresolved = || Unresolved(text.to_owned(), if self.is_further { "--path" } else { "-a" });
         let resolved: Vec<_> = (text, port).to_socket_addrs().with_context(unresolved)?.collect();

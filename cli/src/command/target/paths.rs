@@ -277,13 +277,17 @@ mod tests {
             &["-a", "127.0.0.1", "--path", "[::1]", "-w", "127.0.0.1"][..],
             &["-a", "::1", "--path", "127.0.0.1,host-traddr=127.0.0.1", "-w", "127.0.0.1"],
             &["-a", "127.0.0.1", "--path", "127.0.0.2/rdma", "--tls"],
+            &["-a", "127.0.0.1", "--path", "[fe80::1]"],
+            &["-a", "fe80::1", "--path", "127.0.0.1"],
         ] {
             let found = paths(ruled_out).unwrap();
             assert_eq!(found.len(), 1, "{ruled_out:?}");
             assert_eq!(found[0].address.ip().to_string(), "127.0.0.1");
         }
-        let error = paths(&["-a", "::1", "-w", "127.0.0.1"]).unwrap_err();
-        assert!(error.is::<crate::print::WrongArguments>(), "{error}");
+        for alone in [&["-a", "::1", "-w", "127.0.0.1"][..], &["-a", "fe80::1"]] {
+            let error = paths(alone).unwrap_err();
+            assert!(error.is::<crate::print::WrongArguments>(), "{error}");
+        }
         // An interface that is away may come back.
         let found = paths(&["-a", "127.0.0.1", "--path", "127.0.0.2,host-traddr=192.0.2.77"]).unwrap();
         assert_eq!(found.len(), 2);

@@ -12,3 +12,4 @@ mod rig;
 mod shared_fences;
 mod sleep;
 pub(crate) mod target;
+mod withdrawn;

@@ -87,6 +87,32 @@ fn zeroes_are_told_from_data() {
 }
 
 #[test]
+fn status_of_the_end_of_a_block_writes_into_nobody_else_s_data() {
+    let mut scene = Scene::with(DiskInfo { bytes: 64 << 10, block_size: 4096, ..INFO });
+    let mut client = scene.structured_client();
+    let mut writers: Vec<_> = (0..3).map(|_| scene.client()).collect();
+    let write = |at: u64| bytes_of(WRITE, at * 4096, 4096, &[at as u8 + 1; 4096]);
+    // All but the last byte: their memory lies side by side.
+    for (writer, at) in writers.iter_mut().zip(0..) {
+        scene.write(writer, &write(at)[..28 + 4095]);
+        scene.settle();
+    }
+    let mut end = |scene: &mut Scene, at: usize| {
+        scene.write(&mut writers[at], &[at as u8 + 1]);
+        assert_eq!(scene.reply(&mut writers[at]), 0);
+    };
+    end(&mut scene, 1);
+    let zero = wire::STATE_ZERO;
+    let extent = [1, 1, zero].map(u32::to_be_bytes).concat();
+    let status = scene.chunks(&mut client, &bytes_of(BLOCK_STATUS, 16 * 4096 - 1, 1, &[]));
+    assert_eq!(status, [(Chunk::BlockStatus, extent)], "of the memory between two others'");
+    end(&mut scene, 0);
+    end(&mut scene, 2);
+    let expected: Vec<_> = (1..=3).flat_map(|byte| [byte; 4096]).collect();
+    assert!(scene.content()[..3 * 4096] == expected);
+}
+
+#[test]
 fn what_was_not_agreed_on_is_refused() {
     let mut scene = Scene::new();
     let client = &mut scene.connect();

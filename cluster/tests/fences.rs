@@ -1,0 +1,171 @@
+//! Fences that end too early, and what a gateway has under way when they have ended.
+
+use nvmf_cluster::{
+    Action, Address, AnaState, BootId, Gateway, GatewayName, Handle, Identity, Object, OpId, Process, Reply,
+    Snapshot, Timing,
+};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const T: Timing = Timing::DEFAULT;
+
+/// A store that does what it is asked for, as long as it can be reached.
+#[derive(Default)]
+struct Store {
+    objects: BTreeMap<Object, (u64, BTreeMap<String, Vec<u8>>)>,
+    is_cut_off: bool,
+    /// What was asked for, and is not answered.
+    ends: Vec<(OpId, Handle)>,
+    /// The fence that there is of whoever is fenced.
+    fenced_until: Option<Duration>,
+    fenced: Vec<(Duration, Address)>,
+    is_optimized: bool,
+}
+
+impl Store {
+    fn reply(&mut self, now: Duration, action: Action) -> Option<Reply> {
+        match action {
+            Action::Shutdown { op, handle } => {
+                self.ends.push((op, handle));
+                return None;
+            }
+            Action::SetAna { state, .. } => {
+                self.is_optimized = state == AnaState::OPTIMIZED;
+                return None;
+            }
+            Action::Converge { .. } => return Some(Reply::Converged(Vec::new())),
+            _ if self.is_cut_off => return None,
+            _ => {}
+        }
+        Some(match action {
+            Action::Read { object, .. } => {
+                let (version, keys) = self.objects.entry(object).or_default();
+                Reply::Snapshot(Snapshot { version: *version, keys: keys.clone() })
+            }
+            Action::CompareAndSet { object, compare, set, .. } => {
+                let (version, keys) = self.objects.entry(object).or_default();
+                if compare.iter().any(|(key, value)| keys.get(key) != value.as_ref()) {
+                    return Some(Reply::Conflict);
+                }
+                for (key, value) in set {
+                    match value {
+                        Some(value) => drop(keys.insert(key, value)),
+                        None => drop(keys.remove(&key)),
+                    }
+                }
+                *version += 1;
+                Reply::Done
+            }
+            Action::ListLockers { .. } => Reply::Free,
+            Action::Connect { handle, .. } => Reply::Connected(Address(format!("10.0.0.1:0/{}", handle.0))),
+            Action::Blocklist { address, .. } => {
+                self.fenced.push((now, address));
+                match self.fenced_until.take_if(|until| *until <= now) {
+                    Some(_) => Reply::Done,
+                    None => self.fenced_until.map_or(Reply::Done, Reply::FencedUntil),
+                }
+            }
+            _ => Reply::Done,
+        })
+    }
+
+    fn turn(&mut self, gateway: &mut Gateway, now: Duration) {
+        gateway.on_timeout(now);
+        for _ in 0..50 {
+            let Some(action) = gateway.poll_action() else { break };
+            let op = action.op();
+            if let (Some(reply), Some(op)) = (self.reply(now, action), op) {
+                gateway.on_reply(now, op, reply);
+            }
+        }
+    }
+
+    /// Runs, unless that is to end. Gives why it ended.
+    fn run(&mut self, gateway: &mut Gateway, now: &mut Duration, time: Duration) -> Option<String> {
+        let until = *now + time;
+        while *now < until {
+            *now += Duration::from_millis(500);
+            if let Some(why) = gateway.overdue(*now) {
+                return Some(why);
+            }
+            self.turn(gateway, *now);
+        }
+        None
+    }
+}
+
+fn gateway(boot: &str, now: Duration) -> Gateway {
+    let process = Process { gateway: GatewayName::new("a").unwrap(), boot: BootId(boot.into()) };
+    let addresses = vec!["192.0.2.1:4420".to_owned()];
+    Gateway::new(Identity { process, addresses, software: "1".into(), ana_groups: 1 }, T, now)
+}
+
+/// One that serves the ANA group.
+fn serving(store: &mut Store, now: &mut Duration) -> Gateway {
+    let mut gateway = gateway("1", *now);
+    assert_eq!(store.run(&mut gateway, now, Duration::from_secs(20)), None);
+    assert!(store.is_optimized);
+    gateway
+}
+
+#[test]
+fn gateway_ends_with_what_a_lost_client_has_under_way_before_any_fence_does() {
+    let (mut store, mut now) = (Store::default(), Duration::from_secs(1000));
+    let mut gateway = serving(&mut store, &mut now);
+    store.is_cut_off = true;
+    store.run(&mut gateway, &mut now, Duration::from_secs(10));
+    let lost = now;
+    // Hosts have commands at it.
+    gateway.on_fenced(now, Handle(1));
+    let why = store.run(&mut gateway, &mut now, Duration::from_secs(3600));
+    assert!(why.as_ref().is_some_and(|why| why.contains("under way")), "{why:?}");
+    let after = now - lost;
+    assert!(after <= T.overdue && after + T.self_fence + Duration::from_secs(10) > T.overdue, "{after:?}");
+}
+
+#[test]
+fn gateway_whose_lost_client_has_ended_or_had_nothing_goes_on() {
+    let (mut store, mut now) = (Store::default(), Duration::from_secs(1000));
+    let mut gateway = serving(&mut store, &mut now);
+    gateway.on_fenced(now, Handle(1));
+    store.turn(&mut gateway, now);
+    let (op, handle) = store.ends.pop().unwrap();
+    assert_eq!(handle, Handle(1));
+    gateway.on_reply(now, op, Reply::Done);
+    assert_eq!(store.run(&mut gateway, &mut now, 2 * T.overdue), None);
+    // It has another one now, and nothing is under way there.
+    assert!(store.is_optimized);
+    store.is_cut_off = true;
+    assert_eq!(store.run(&mut gateway, &mut now, 2 * T.overdue), None);
+    assert!(!store.is_optimized);
+}
+
+#[test]
+fn gateway_that_slept_too_long_ends_before_anything_else() {
+    let (mut store, mut now) = (Store::default(), Duration::from_secs(1000));
+    assert_eq!(gateway("0", now).overdue(now + 2 * T.overdue), None, "it has no client yet");
+    let mut gateway = serving(&mut store, &mut now);
+    now += T.overdue - Duration::from_secs(1);
+    assert_eq!(gateway.overdue(now), None);
+    assert_eq!(store.run(&mut gateway, &mut now, Duration::from_secs(20)), None);
+    let why = gateway.overdue(now + T.overdue);
+    assert!(why.as_ref().is_some_and(|why| why.contains("did not run for 1200 s")), "{why:?}");
+}
+
+#[test]
+fn fence_that_ends_too_early_is_made_again_when_it_has_ended() {
+    let (mut store, mut now) = (Store::default(), Duration::from_secs(1000));
+    drop(serving(&mut store, &mut now));
+    let until = now + Duration::from_secs(3600);
+    store.fenced_until = Some(until);
+    let mut next = gateway("2", now);
+    assert_eq!(store.run(&mut next, &mut now, Duration::from_secs(60)), None);
+    assert!(store.is_optimized);
+    let former = Address("10.0.0.1:0/1".into());
+    assert_eq!(store.fenced.iter().map(|(_, address)| address).collect::<Vec<_>>(), [&former]);
+    assert_eq!(store.run(&mut next, &mut now, 3 * Duration::from_secs(3600)), None);
+    let again: Vec<_> = store.fenced.iter().skip(1).collect();
+    assert_eq!(again.len(), 1, "{again:?}");
+    let (at, address) = again[0];
+    assert!(*address == former && *at >= until && *at <= until + T.retry, "{again:?}");
+}
