@@ -766,7 +766,7 @@ mod tests {
         // What a guard's server does.
         let lock = registry.lock_dead(&id).unwrap();
         let after = Attachment { pid: 2, state: State::Reconnecting, ..before };
-        let claim = Claim { registry: registry.clone(), id, lock };
+        let claim = Claim { registry, id, lock };
         claim.write(&after).unwrap();
         assert_eq!(left.next_server(most), Next::Served(Box::new(after)));
         claim.end(&Ok(()), false);
