@@ -127,6 +127,12 @@ fn open(uri: &str, options: &[&str]) -> Result<nvmf_disk, Fault> {
         Some(nsid) => nsid,
         None => match &connection.namespaces()[..] {
             [one] => one.nsid,
+            [] => {
+                return Err(Fault::misuse(format!(
+                    "{uri} has no namespace for this host, or none of a size and format that can be used (blocks of 512 bytes to \
+                     64 KiB without metadata)"
+                )));
+            }
             all => {
                 let there: Vec<_> = all.iter().map(|namespace| namespace.nsid.to_string()).collect();
                 let message = format!(

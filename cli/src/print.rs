@@ -113,3 +113,19 @@ pub(crate) fn print_json(mut value: serde_json::Value) -> Result<()> {
 pub(crate) fn human(bytes: u64) -> String {
     indicatif::BinaryBytes(bytes).to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    #[test]
+    fn too_many_open_files_come_with_what_to_raise() {
+        let failed = |number| {
+            let error: std::io::Result<()> = Err(std::io::Error::from_raw_os_error(number));
+            chain(&error.context("cannot start it").unwrap_err())
+        };
+        assert!(failed(nix::libc::EMFILE).ends_with("(raise the limit: ulimit -n 64)"));
+        assert!(!failed(nix::libc::ENOENT).contains("ulimit"));
+    }
+}

@@ -102,8 +102,8 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// There is no such namespace.
-    #[error("{nqn} has no namespace {nsid} for this host; it has: {there}")]
+    /// There is no such namespace, or none of a size and format that can be used.
+    #[error("{nqn} has no namespace {nsid} for this host that can be used; it has: {there}")]
     NoSuchNamespace {
         /// The subsystem.
         nqn: String,

@@ -10,7 +10,7 @@ use crate::runtime::run;
 use anyhow::{Result, ensure};
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches};
-use nvmf_attached::Attachment;
+use nvmf_attached::{Attachment, State};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -90,7 +90,11 @@ impl Connect {
                 let added = back.and_then(|back| {
                     let now = back.as_ref().map_or(before, |(_, now)| now);
                     outcome.extended.extend(back.iter().map(|(said, _)| said.clone()));
-                    self.attach.add_missing_paths(now)
+                    match before.disk.state {
+                        // Whoever has taken it over has all of its paths, and is only connecting them.
+                        State::Killed => Ok(()),
+                        _ => self.attach.add_missing_paths(now),
+                    }
                 });
                 if let Err(error) = added {
                     outcome.failures.push(format!("{nqn} namespace {nsid}: {}", chain(&error)));

@@ -4,7 +4,7 @@ use super::arguments::parse;
 use super::engine::{Disk, Place, Subsystem, SubsystemPath};
 use crate::attach::{self, Listed, Unable};
 use anyhow::Result;
-use nvmf_attached::{AttachedPath, Attachment};
+use nvmf_attached::{AttachedPath, Attachment, State};
 use nvmf_initiator::HostIdentity;
 
 /// What became of paths that a disk did not have.
@@ -96,7 +96,12 @@ impl Subsystem {
             Err(error) => return error.into(),
         };
         let Some((said, now)) = back else { return self.add_missing_paths(listed) };
-        Added { brought_back: vec![said], ..self.add_missing_paths(&now) }
+        // Whoever has taken it over has all of its paths, and is only connecting them.
+        let added = match listed.disk.state {
+            State::Killed => Added::default(),
+            _ => self.add_missing_paths(&now),
+        };
+        Added { brought_back: vec![said], ..added }
     }
 
     fn bring_back(&self, listed: &Listed) -> Result<Option<(String, Listed)>> {
