@@ -31,6 +31,8 @@ pub struct Stream {
     under_way: Option<UnderWay>,
     /// How often in a row something was done anew.
     anew: u8,
+    /// Why a flush failed that was done anew, or whose call was dropped: a device may say so once, and whoever flushes next is told.
+    flush_failed: Option<Error>,
 }
 
 struct UnderWay {
@@ -78,7 +80,7 @@ impl Stream {
     /// A device, from its start on.
     #[must_use]
     pub fn new(device: Device) -> Self {
-        Self { device, position: 0, under_way: None, anew: 0 }
+        Self { device, position: 0, under_way: None, anew: 0, flush_failed: None }
     }
 
     /// The device.
@@ -105,7 +107,11 @@ impl Stream {
         let anew_max = if call == Call::Flush { FLUSHES_ANEW_MAX } else { ANEW_MAX };
         let is_another = of == call && self.anew < anew_max && !its.is(&caller(self));
         self.anew = if is_another { self.anew + 1 } else { 0 };
-        Poll::Ready((of == call && !is_another).then_some(result))
+        if of == call && !is_another {
+            return Poll::Ready(Some(result));
+        }
+        self.flush_failed = result.err().filter(|_| of == Call::Flush).or(self.flush_failed.take());
+        Poll::Ready(None)
     }
 
     fn begin(
@@ -203,6 +209,9 @@ impl AsyncWrite for Stream {
                 result?;
                 return Poll::Ready(Ok(()));
             }
+            if let Some(error) = this.flush_failed.take() {
+                return Poll::Ready(Err(error.into()));
+            }
             let (device, caller) = (this.device.clone(), caller(this, 1));
             this.begin(Call::Flush, caller, async move { device.flush().await.map(|()| Vec::new()) });
         }
@@ -217,7 +226,8 @@ impl AsyncWrite for Stream {
 impl AsyncSeek for Stream {
     fn start_seek(mut self: Pin<&mut Self>, to: SeekFrom) -> io::Result<()> {
         self.position = seek(self.size(), self.position, to)?;
-        if let Some(under_way) = &mut self.under_way {
+        // A flush is of no place.
+        if let Some(under_way) = self.under_way.as_mut().filter(|under_way| under_way.call != Call::Flush) {
             under_way.call = Call::Nobody;
         }
         Ok(())
