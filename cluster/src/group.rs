@@ -162,7 +162,8 @@ impl Group {
 
     /// Whether hosts' commands may go through its handle, or may have.
     pub(crate) fn carries_commands(&self) -> bool {
-        self.phase >= Phase::Serving && !self.trusted.is_zero()
+        // It affirms what it has served.
+        self.phase >= Phase::Affirming && !self.trusted.is_zero()
     }
 
     pub(crate) fn entry(&self) -> Option<&Entry> {

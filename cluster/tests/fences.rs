@@ -14,10 +14,16 @@ const T: Timing = Timing::DEFAULT;
 struct Store {
     objects: BTreeMap<Object, (u64, BTreeMap<String, Vec<u8>>)>,
     is_cut_off: bool,
+    /// What it was asked for then, and answers when it can be reached again.
+    delayed: Vec<(OpId, Action)>,
+    /// The map takes no writes, and nobody is told.
+    is_map_stuck: bool,
     /// What was asked for, and is not answered.
     ends: Vec<(OpId, Handle)>,
     /// The fence that there is of whoever is fenced.
     fenced_until: Option<Duration>,
+    /// It stays when it has ended.
+    is_fence_kept: bool,
     fenced: Vec<(Duration, Address)>,
     is_optimized: bool,
 }
@@ -27,17 +33,24 @@ impl Store {
         match action {
             Action::Shutdown { op, handle } => {
                 self.ends.push((op, handle));
-                return None;
+                None
             }
             Action::SetAna { state, .. } => {
                 self.is_optimized = state == AnaState::OPTIMIZED;
-                return None;
+                None
             }
-            Action::Converge { .. } => return Some(Reply::Converged(Vec::new())),
-            _ if self.is_cut_off => return None,
-            _ => {}
+            Action::Converge { .. } => Some(Reply::Converged(Vec::new())),
+            action if self.is_cut_off => {
+                self.delayed.extend(action.op().map(|op| (op, action)));
+                None
+            }
+            Action::CompareAndSet { object: Object::Map, .. } if self.is_map_stuck => None,
+            action => Some(self.answer(now, action)),
         }
-        Some(match action {
+    }
+
+    fn answer(&mut self, now: Duration, action: Action) -> Reply {
+        match action {
             Action::Read { object, .. } => {
                 let (version, keys) = self.objects.entry(object).or_default();
                 Reply::Snapshot(Snapshot { version: *version, keys: keys.clone() })
@@ -45,7 +58,7 @@ impl Store {
             Action::CompareAndSet { object, compare, set, .. } => {
                 let (version, keys) = self.objects.entry(object).or_default();
                 if compare.iter().any(|(key, value)| keys.get(key) != value.as_ref()) {
-                    return Some(Reply::Conflict);
+                    return Reply::Conflict;
                 }
                 for (key, value) in set {
                     match value {
@@ -60,13 +73,13 @@ impl Store {
             Action::Connect { handle, .. } => Reply::Connected(Address(format!("10.0.0.1:0/{}", handle.0))),
             Action::Blocklist { address, .. } => {
                 self.fenced.push((now, address));
-                match self.fenced_until.take_if(|until| *until <= now) {
+                match self.fenced_until.take_if(|until| *until <= now && !self.is_fence_kept) {
                     Some(_) => Reply::Done,
                     None => self.fenced_until.map_or(Reply::Done, Reply::FencedUntil),
                 }
             }
             _ => Reply::Done,
-        })
+        }
     }
 
     fn turn(&mut self, gateway: &mut Gateway, now: Duration) {
@@ -75,6 +88,16 @@ impl Store {
             let Some(action) = gateway.poll_action() else { break };
             let op = action.op();
             if let (Some(reply), Some(op)) = (self.reply(now, action), op) {
+                gateway.on_reply(now, op, reply);
+            }
+        }
+    }
+
+    /// It can be reached again.
+    fn be_back(&mut self, gateway: &mut Gateway, now: Duration) {
+        self.is_cut_off = false;
+        for (op, action) in std::mem::take(&mut self.delayed) {
+            if let Some(reply) = self.reply(now, action) {
                 gateway.on_reply(now, op, reply);
             }
         }
@@ -138,6 +161,59 @@ fn gateway_whose_lost_client_has_ended_or_had_nothing_goes_on() {
     store.is_cut_off = true;
     assert_eq!(store.run(&mut gateway, &mut now, 2 * T.overdue), None);
     assert!(!store.is_optimized);
+}
+
+/// It is given up long after it counted no more, and has nothing under way.
+#[test]
+fn client_that_is_lost_after_a_long_outage_is_asked_to_end_first() {
+    for ends in [true, false] {
+        let (mut store, mut now) = (Store::default(), Duration::from_secs(1000));
+        let mut gateway = serving(&mut store, &mut now);
+        store.is_cut_off = true;
+        assert_eq!(store.run(&mut gateway, &mut now, T.overdue + Duration::from_secs(300)), None);
+        gateway.on_fenced(now, Handle(1));
+        assert_eq!(gateway.overdue(now), None);
+        store.turn(&mut gateway, now);
+        let (op, _) = store.ends.pop().unwrap();
+        if ends {
+            gateway.on_reply(now, op, Reply::Done);
+        }
+        assert_eq!(store.run(&mut gateway, &mut now, Duration::from_secs(3600)).is_none(), ends);
+    }
+}
+
+#[test]
+fn client_that_is_lost_while_its_group_is_affirmed_may_have_operations_under_way() {
+    let (mut store, mut now) = (Store::default(), Duration::from_secs(1000));
+    let mut gateway = serving(&mut store, &mut now);
+    store.is_cut_off = true;
+    store.run(&mut gateway, &mut now, Duration::from_secs(6));
+    assert!(!store.is_optimized);
+    // The lease is renewed, and that it is the owner still cannot be written.
+    store.is_map_stuck = true;
+    store.be_back(&mut gateway, now);
+    store.run(&mut gateway, &mut now, Duration::from_millis(1500));
+    assert!(!store.is_optimized);
+    let why = gateway.overdue(now + T.overdue);
+    assert!(why.is_some_and(|why| why.contains("did not run")), "it may have slept since");
+    store.is_cut_off = true;
+    gateway.on_fenced(now, Handle(1));
+    let why = store.run(&mut gateway, &mut now, Duration::from_secs(3600));
+    assert!(why.is_some_and(|why| why.contains("under way")));
+}
+
+/// The monitors' clock is behind this one.
+#[test]
+fn fence_that_has_ended_for_this_clock_only_is_asked_for_more_and_more_seldom() {
+    let (mut store, mut now) = (Store::default(), Duration::from_secs(1000));
+    drop(serving(&mut store, &mut now));
+    store.fenced_until = Some(now + Duration::from_secs(60));
+    let mut next = gateway("2", now);
+    store.run(&mut next, &mut now, Duration::from_secs(59));
+    store.is_fence_kept = true;
+    store.run(&mut next, &mut now, Duration::from_secs(3600));
+    let asked = store.fenced.len();
+    assert!((10..3600 / 30 + 20).contains(&asked), "{asked} times in an hour");
 }
 
 #[test]

@@ -48,7 +48,7 @@ impl Default for RecoveryPolicy {
 pub enum Decision {
     /// Make a new association; then [`Recovery::on_ready`] or [`Recovery::on_lost`].
     Reconnect {
-        /// 1 for the first after a loss; counted on where what was lost was in use for less than the shortest pause.
+        /// 1 for the first after a loss.
         attempt: u32,
     },
     /// The attempt, or the closing of the old connections, takes too long: destroy the queue pairs without disconnecting, drop the association, then
@@ -105,8 +105,9 @@ pub struct Recovery {
     lost_at: Option<Duration>,
     /// Since when I/O waits: from the loss, or from when the last other path was lost.
     waits_since: Option<Duration>,
-    /// Since it was in use for long. What is lost again at once may be lost by what is sent on it: that must not be done many times a second.
     attempts: u32,
+    /// How often in a row what was connected was lost at once: maybe by what is sent on it, which must not be done many times a second.
+    short: u32,
     /// Since when it is in use.
     ready_at: Option<Duration>,
     io_failed: bool,
@@ -130,6 +131,7 @@ impl Recovery {
             lost_at: None,
             waits_since: None,
             attempts: 0,
+            short: 0,
             ready_at: None,
             io_failed: false,
             several: false,
@@ -163,10 +165,13 @@ impl Recovery {
         }
         self.io_failed = false;
         self.waits_since = self.lost_at.filter(|_| !ready).map(|_| now);
+        if ready {
+            return;
+        }
         // Now it counts.
-        if let (false, Phase::Waiting { until }) = (ready, &mut self.phase) {
+        (self.attempts, self.short) = (0, 0);
+        if let Phase::Waiting { until } = &mut self.phase {
             *until = (*until).min(now.saturating_add(self.policy.reconnect_delay));
-            self.attempts = 0;
         }
     }
 
@@ -183,6 +188,7 @@ impl Recovery {
         }
         self.phase = Phase::Ready;
         self.was_ready = true;
+        self.attempts = 0;
         self.ready_at = Some(now);
         self.io_failed = false;
         self.waits_since = None;
@@ -218,7 +224,7 @@ impl Recovery {
         let was_tried = self.was_ready || self.several;
         if was_tried && matches!(self.phase, Phase::Waiting { .. } | Phase::Over) {
             self.decisions.clear();
-            (self.permanent, self.io_failed, self.attempts) = (false, false, 0);
+            (self.permanent, self.io_failed, self.attempts, self.short) = (false, false, 0, 0);
             (self.lost_at, self.attempt_due) = (Some(now), true);
             self.waits_since = (!self.others_ready).then_some(now);
             self.phase = Phase::Waiting { until: now };
@@ -347,9 +353,9 @@ impl Recovery {
     }
 
     fn close(&mut self, now: Duration) {
-        let was_steady = |since| now.saturating_sub(since) >= self.policy.reconnect_delay;
-        if self.ready_at.take().is_some_and(was_steady) {
-            self.attempts = 0;
+        if let Some(since) = self.ready_at.take() {
+            let is_short = now.saturating_sub(since) < self.policy.reconnect_delay;
+            self.short = if is_short { self.short.saturating_add(1) } else { 0 };
         }
         self.lost_at.get_or_insert(now);
         if !self.others_ready {
@@ -380,10 +386,10 @@ impl Recovery {
         Some(self.waits_since?.saturating_add(self.policy.fast_io_fail_timeout?))
     }
 
-    /// The delay doubled for each attempt, up to the longest, then cut to between half and all of it, so that hosts that lost the same target do
+    /// The delay doubled for each attempt, and for each loss in a row that came at once, up to the longest, then cut to between half and all of it, so that hosts that lost the same target do
     /// not come back in step.
     fn next_delay(&mut self) -> Duration {
-        let factor = 1u32.checked_shl(self.attempts).unwrap_or(u32::MAX);
+        let factor = 1u32.checked_shl(self.attempts.max(self.short)).unwrap_or(u32::MAX);
         let delay = self.policy.reconnect_delay.saturating_mul(factor).min(self.policy.reconnect_delay_max);
         // Xorshift: the seed is odd, so the state is never zero.
         self.random ^= self.random << 13;

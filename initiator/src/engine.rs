@@ -121,6 +121,8 @@ pub(crate) struct Engine<T: Transport> {
     free: Vec<usize>,
     /// Operations that found no room in the driver, and what came after them for operations to come.
     backlog: VecDeque<Message>,
+    /// There is room for what waits there.
+    has_room: bool,
     /// Messages as they come out of the mailbox.
     incoming: VecDeque<Message>,
     log: Log,
@@ -147,6 +149,7 @@ impl<T: Transport> Engine<T> {
             until: None,
             free: (0..operations).rev().collect(),
             backlog: VecDeque::new(),
+            has_room: false,
             incoming: VecDeque::new(),
             log,
             admin: HashMap::new(),
@@ -205,7 +208,12 @@ impl<T: Transport> Engine<T> {
     /// Does what waits, as far as there is room.
     fn catch_up(&mut self) -> bool {
         let mut worked = false;
+        self.has_room = false;
         while let Some(message) = self.backlog.pop_front() {
+            // Nobody waits for it any longer, and nothing of it was done.
+            if matches!(&message, Message::Submit(request) if request.reply.is_abandoned()) {
+                continue;
+            }
             if let Some(message) = self.on_message(message) {
                 self.backlog.push_front(message);
                 return worked;
@@ -249,14 +257,8 @@ impl<T: Transport> Engine<T> {
         self.until = [self.until, until].into_iter().flatten().min();
     }
 
-    /// Nobody waits for the operation of this slot any longer.
+    /// Nobody waits for the operation of this slot any longer. One in the backlog is left out when its turn comes.
     fn withdraw(&mut self, slot: &Arc<Slot>) {
-        let of_it =
-            |message: &Message| matches!(message, Message::Submit(request) if request.reply.is_of(slot));
-        if let Some(at) = self.backlog.iter().position(of_it) {
-            self.backlog.remove(at);
-            return;
-        }
         let of_it = |pending: &Option<Pending>| {
             pending.as_ref().and_then(|pending| pending.reply.as_ref()).is_some_and(|reply| reply.is_of(slot))
         };
@@ -323,6 +325,7 @@ impl<T: Transport> Engine<T> {
             let tag = usize::try_from(tag.0).expect("a tag of ours");
             if let Some(Pending { buffer, reply, kind, .. }) = self.pending[tag].take() {
                 self.free.push(tag);
+                self.has_room |= !self.backlog.is_empty();
                 self.observers.counters.on_end(kind, result.is_ok());
                 // If nobody waits, its buffer goes back to the pool here.
                 if let Some(waker) = reply.and_then(|reply| reply.send(result, buffer)) {
@@ -476,7 +479,7 @@ impl<T: Transport<Region: Send> + Send> Turn for Engine<T> {
 
     fn rest(&mut self, now: Duration) -> Option<Duration> {
         let now = self.advance(now);
-        if !self.driver.arm() {
+        if self.has_room || !self.driver.arm() {
             return None;
         }
         let latest = now.saturating_add(SLEEP_MAX);

@@ -60,6 +60,11 @@ enum To {
 }
 
 impl Reply {
+    /// Whether its future was dropped.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        matches!(&self.0, To::Slot(slot) if matches!(*slot.lock(), State::Abandoned))
+    }
+
     /// To a queue of completions.
     pub(crate) fn to_queue(done: Arc<Done>, ticket: Ticket) -> Self {
         Self(To::Queue(done, ticket))

@@ -8,6 +8,9 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+/// A client that has nothing under way has ended after so long.
+const END_TIME: Duration = Duration::from_secs(10);
+
 impl Gateway {
     /// Why this process has to end at once, if it has to: an owner before has operations at the store still, or may have
     /// some, and the fence that keeps them out ends one day. No call takes them back, and the end of the process does.
@@ -18,14 +21,19 @@ impl Gateway {
     pub fn overdue(&mut self, now: Duration) -> Option<String> {
         let slept = now.saturating_sub(core::mem::replace(&mut self.turned, now));
         let limit = self.timing.overdue;
-        let since = self.operations.values().filter_map(|purpose| match purpose {
-            Purpose::Shutdown { since } => *since,
+        // What is given up long after it counted no more is asked to end first, unless a fence may be over before that.
+        let since = self.operations.values().filter_map(|purpose| match *purpose {
+            Purpose::Shutdown { since: Some(since), at }
+                if now.saturating_sub(at) >= END_TIME || now.saturating_sub(since) >= limit * 2 =>
+            {
+                Some(since)
+            }
             _ => None,
         });
         if let Some(since) = since.min().filter(|since| now.saturating_sub(*since) >= limit) {
             let age = now.saturating_sub(since).as_secs();
             return Some(format!(
-                "a client of the storage cluster that this gateway has given up {age} s ago has operations under way still"
+                "a client of the storage cluster that counts no more since {age} s has not ended, and may have operations under way"
             ));
         }
         let has_any = self.groups.values().any(|group| group.handle.is_some() && group.carries_commands());
@@ -42,7 +50,7 @@ impl Gateway {
         if let Some(State::Taking { fence: Some(address), .. }) =
             self.groups[&id].entry().map(|entry| &entry.state)
         {
-            self.short_fences.insert(address.clone(), until);
+            self.short_fences.insert(address.clone(), (until, 0));
         }
     }
 
@@ -50,25 +58,26 @@ impl Gateway {
     pub(super) fn fence_again(&mut self, now: Duration) {
         let mut ready = self.groups.values().filter(|group| group.address.is_some());
         let Some(handle) = ready.find_map(|group| group.handle) else { return };
-        let due: Vec<Address> =
-            self.short_fences.extract_if(.., |_, until| *until <= now).map(|(address, _)| address).collect();
-        for address in due {
-            let op = self.begin(Purpose::Fence(address.clone()));
+        let due = self.short_fences.extract_if(.., |_, (until, _)| *until <= now);
+        let due: Vec<_> = due.map(|(address, (_, ended))| (address, ended)).collect();
+        for (address, ended) in due {
+            let op = self.begin(Purpose::Fence(address.clone(), ended));
             let duration = self.timing.blocklist;
             self.actions.push_back(Action::Blocklist { op, handle, address, duration });
         }
-        if let Some(until) = self.short_fences.values().min().copied() {
+        if let Some((until, _)) = self.short_fences.values().min().copied() {
             self.wake_at(until);
         }
     }
 
-    pub(super) fn on_fence(&mut self, now: Duration, address: Address, reply: &Reply) {
-        let again_at = match reply {
+    pub(super) fn on_fence(&mut self, now: Duration, address: Address, ended: u32, reply: &Reply) {
+        let again = match reply {
             Reply::Done => return,
-            // The monitors may keep it a little longer than they say.
-            Reply::FencedUntil(until) => (*until).max(now + self.timing.retry),
-            _ => now + self.timing.retry_unfenced,
+            Reply::FencedUntil(until) if *until > now => (*until, 0),
+            // The monitors keep it a little longer than they say, or their clock is behind this one.
+            Reply::FencedUntil(_) => (now + self.timing.pause(ended), ended + 1),
+            _ => (now + self.timing.retry_unfenced, ended),
         };
-        self.short_fences.insert(address, again_at);
+        self.short_fences.insert(address, again);
     }
 }

@@ -83,9 +83,11 @@ enum Purpose {
     Shutdown {
         /// Since when it counts no more; `None`: hosts' commands never went through it.
         since: Option<Duration>,
+        /// When it was asked for.
+        at: Duration,
     },
-    /// Fences an address again, whose fence was too short.
-    Fence(Address),
+    /// Fences an address again, whose fence was too short. How often in a row that fence had ended already.
+    Fence(Address, u32),
     Edit,
     Request(Request),
     Reconnect,
@@ -138,7 +140,7 @@ pub struct Gateway {
     /// What of the groups that are served here cannot be opened.
     unopened: BTreeMap<GroupId, Unopened>,
     /// Fences that end too early, and when.
-    short_fences: BTreeMap<Address, Duration>,
+    short_fences: BTreeMap<Address, (Duration, u32)>,
     /// When it was last asked whether something is overdue.
     turned: Duration,
 }
@@ -210,7 +212,7 @@ impl Gateway {
         let Some(purpose) = self.operations.remove(&op) else { return };
         let control = !matches!(
             purpose,
-            Purpose::Group(_) | Purpose::Shutdown { .. } | Purpose::Fence(_) | Purpose::Reconnect
+            Purpose::Group(_) | Purpose::Shutdown { .. } | Purpose::Fence(..) | Purpose::Reconnect
         );
         match reply {
             Reply::Blocklisted if control => self.on_control_blocklisted(now, op),
@@ -229,7 +231,7 @@ impl Gateway {
             Purpose::Group(group) => self.on_group(now, group, op, reply),
             Purpose::Wish => self.on_wish(&reply),
             Purpose::Shutdown { .. } => {}
-            Purpose::Fence(address) => self.on_fence(now, address, &reply),
+            Purpose::Fence(address, ended) => self.on_fence(now, address, ended, &reply),
             Purpose::Edit => self.on_edit(reply),
             Purpose::Request(request) => self.on_request(now, request, reply),
             Purpose::Reconnect => self.on_reconnected(),

@@ -86,6 +86,35 @@ fn controller_that_is_lost_soon_after_each_connect_is_connected_more_and_more_se
     assert!(recovery.next_attempt().is_some_and(|at| at <= now + policy.reconnect_delay));
 }
 
+/// What it took to connect says nothing of how it was lost afterwards, and a path that is the last one counts from then on.
+#[test]
+fn pause_after_a_short_connection_is_short_at_first() {
+    for others in [false, true] {
+        let policy = RecoveryPolicy { ctrl_loss_timeout: Some(600 * SECOND), ..RecoveryPolicy::default() };
+        let mut recovery = ready(policy);
+        let mut now = 60 * SECOND;
+        recovery.on_others(now, others);
+        recovery.on_lost(now, &lost());
+        recovery.on_closed(now);
+        for _ in 0..6 {
+            now = recovery.poll_timeout().expect("it waits");
+            recovery.on_timeout(now);
+            assert!(recovery.poll_decision().is_some());
+            recovery.on_lost(now, &lost());
+            recovery.on_closed(now);
+        }
+        now = recovery.poll_timeout().expect("it waits");
+        recovery.on_timeout(now);
+        assert!(recovery.poll_decision().is_some());
+        recovery.on_ready(now);
+        now += SECOND / 2;
+        recovery.on_others(now, false);
+        recovery.on_lost(now, &lost());
+        recovery.on_closed(now);
+        assert!(recovery.next_attempt().is_some_and(|at| at <= now + 2 * policy.reconnect_delay));
+    }
+}
+
 #[test]
 fn fast_io_fail_does_not_end_reconnecting() {
     let policy = RecoveryPolicy { fast_io_fail_timeout: Some(5 * SECOND), ..RecoveryPolicy::default() };
