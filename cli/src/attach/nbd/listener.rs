@@ -98,10 +98,9 @@ impl Listener {
     /// # Errors
     /// [`ListenError::TooLong`], [`ListenError::NotText`].
     pub(crate) fn check(path: &Path) -> Result<(), ListenError> {
-        let path = || path.to_owned();
-        match path().to_str() {
-            None => Err(ListenError::NotText { path: path() }),
-            Some(text) if text.len() > PATH_LEN_MAX => Err(ListenError::TooLong { path: path() }),
+        match path.to_str() {
+            None => Err(ListenError::NotText { path: path.to_owned() }),
+            Some(text) if text.len() > PATH_LEN_MAX => Err(ListenError::TooLong { path: path.to_owned() }),
             Some(_) => Ok(()),
         }
     }
