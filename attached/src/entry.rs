@@ -113,6 +113,13 @@ impl AttachedPath {
         let is_bracket = |bracket| ['[', ']'].contains(&bracket);
         (host.trim_matches(is_bracket), port.parse().ok())
     }
+
+    /// The same while nobody is connected: where it leads, and this state.
+    #[must_use]
+    pub fn unconnected(&self, state: State) -> Self {
+        let Self { address, transport, name, source, interface, .. } = self.clone();
+        Self { address, transport, name, source, interface, state, ..Self::default() }
+    }
 }
 
 /// What a disk was when it was attached.

@@ -260,7 +260,8 @@ impl Options {
     }
 
     /// Whether one of its paths has TLS.
-    pub(crate) fn has_tls(&self) -> bool {
+    #[must_use]
+    pub fn has_tls(&self) -> bool {
         self.all_paths().any(|path| self.protects(&path))
     }
 

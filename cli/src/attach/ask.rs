@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
 /// How long a target may take to answer that is there.
-const RECONNECT_TIME_MAX: Duration = Duration::from_secs(20);
+pub(super) const RECONNECT_TIME_MAX: Duration = Duration::from_secs(20);
 /// How long a server may take to end what is under way, and another to take its place.
 const UPGRADE_TIME_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
@@ -138,9 +138,7 @@ impl Listed {
     fn check_is_served(&self) -> Result<()> {
         match self.disk.state {
             State::Killed => {
-                bail!(
-                    "its server was killed: give the nvmf attach, connect or connect-all again that attached it, and it goes on"
-                )
+                bail!("its server was killed: {}", self.remedy())
             }
             State::Unknown => {
                 bail!("another version of nvmf serves it: use that, or detach it and attach it again")
@@ -151,6 +149,7 @@ impl Listed {
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
+        self.check_folder()?;
         self.check_is_served()?;
         let disk = &self.disk;
         let pid = disk.pid;
@@ -164,7 +163,7 @@ impl Listed {
     }
 
     /// The entry once it is as wanted, or as it is when the time is over; `None` when it is gone.
-    fn until(&self, most: Duration, wanted: impl Fn(&Attachment) -> bool) -> Option<Attachment> {
+    pub(super) fn until(&self, most: Duration, wanted: impl Fn(&Attachment) -> bool) -> Option<Attachment> {
         let deadline = Instant::now() + most;
         loop {
             let now = self.again()?;

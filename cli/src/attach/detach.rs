@@ -25,6 +25,7 @@ impl Listed {
     /// `force`. What a server that was killed left behind is cleared away, which is an error too: what was not flushed
     /// may be lost.
     pub(crate) fn detach(&self, force: bool) -> Result<()> {
+        self.check_folder()?;
         if let Some(served) = self.after_restart() {
             return served.detach(force);
         }
@@ -37,7 +38,7 @@ impl Listed {
         match disk.state {
             State::Killed => {
                 refuse_left_in_use()?;
-                let by_whom = if self.clear_away() { "" } else { " by somebody else" };
+                let by_whom = self.cleared_away()?;
                 bail!(
                     "its server was killed, and it is cleared away{by_whom}: what was not flushed may be lost"
                 );
@@ -51,7 +52,7 @@ impl Listed {
             }
             State::Unknown => {
                 refuse_left_in_use()?;
-                let by_whom = if self.clear_away() { "" } else { " by somebody else" };
+                let by_whom = self.cleared_away()?;
                 bail!(
                     "another version of nvmf wrote {}, or it was damaged, and its server is gone: it is cleared away{by_whom}, with the files \
                      of the same name; what was not flushed may be lost",
@@ -88,6 +89,13 @@ impl Listed {
             Outcome::Failed(reason) => bail!("it is detached, but its server ended with an error: {reason}"),
             Outcome::Killed => bail!("its server was killed: what was not flushed may be lost"),
         }
+    }
+
+    /// Clears away what a killed server left: by whom that was done, if not here. Fails where another server has it by now.
+    fn cleared_away(&self) -> Result<&'static str> {
+        let is_cleared = self.clear_away();
+        ensure!(is_cleared || !self.exists(), "another server takes it over at this moment: detach it again");
+        Ok(if is_cleared { "" } else { " by somebody else" })
     }
 
     /// Whether nobody uses its device, as far as can be seen. Of a socket that is whether it has no client.

@@ -66,7 +66,7 @@ impl Server {
         }
     }
 
-    fn form(&self) -> Form {
+    pub(super) fn form(&self) -> Form {
         match self {
             Self::Ublk => Form::Ublk,
             Self::Nbd => Form::Nbd,

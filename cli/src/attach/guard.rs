@@ -107,7 +107,7 @@ impl Restart {
         let of = |argument: &OsString| argument.to_str()?.strip_prefix(RESUME).map(str::to_owned);
         let Some(id) = self.arguments.iter().find_map(of) else { return false };
         let registry = Registry::of_this_user();
-        if registry.is_there() { registry.killed(&id).is_some() } else { count < STARTS_WITHOUT_FOLDER_MAX }
+        if registry.is_there() { registry.waits(&id) } else { count < STARTS_WITHOUT_FOLDER_MAX }
     }
 }
 

@@ -56,6 +56,7 @@ mod ublk;
 mod vhost;
 
 pub(crate) use answer::Unable;
+pub(crate) use bring_back::remedy;
 pub(crate) use counted::{Kind, Statistics, step_us};
 pub(crate) use form::Form;
 pub(crate) use guard::{Restart, guard};
@@ -65,7 +66,7 @@ pub(crate) use ublk::QUEUES_MAX;
 
 use crate::command::Further;
 use crate::runtime::run;
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use nvme_proto::Nsid;
 use nvmf_attached::Attachment;
 use nvmf_initiator::Options;
@@ -137,8 +138,14 @@ pub(crate) fn check_socket(path: &Path) -> Result<(), String> {
 
 /// A signal ended the waiting for a disk's server.
 #[derive(Debug, thiserror::Error)]
-#[error("stopped before the disk was attached: nothing is left of it")]
-pub(crate) struct Stopped;
+pub(crate) enum Stopped {
+    /// As if nobody had asked.
+    #[error("stopped before the disk was attached: nothing is left of it")]
+    Nothing,
+    /// Something is left: what.
+    #[error("stopped, but {0}")]
+    But(String),
+}
 
 /// Starts this program again as the disk's server, with these arguments, and waits until it serves or says why not. A
 /// signal that ends the waiting ends the server, too.
@@ -170,19 +177,17 @@ async fn hear(server: &mut Child, output: ChildStdout) -> Result<Attachment> {
         () = stop.asked() => {
             drop(server.stdin.take());
             // Its output ends with it, or it has said that it serves and waits in vain to be heard.
-            let mut rest = String::new();
-            let ended = async { while output.read_line(&mut rest).await.is_ok_and(|read| read > 0) {} };
             let ends = tokio::select! {
-                () = ended => true,
+                ends = until_ended(&mut output) => ends,
                 // It may be stopped, or wait for a file system that does not answer.
-                () = sleep(STOP_TIME_MAX) => false,
-                () = stop.asked() => false,
+                () = sleep(STOP_TIME_MAX) => Err(None),
+                () = stop.asked() => Err(None),
             };
-            if ends {
-                server.wait()?;
-                return Err(Stopped.into());
-            }
-            return Err(kill(server));
+            return Err(match ends {
+                Ok(()) => after_stop(server),
+                Err(Some(disk)) => Stopped::But(format!("{disk} was taken over: it stays")).into(),
+                Err(None) => kill(server),
+            });
         }
     }
     match serde_json::from_str(&line) {
@@ -191,12 +196,40 @@ async fn hear(server: &mut Child, output: ChildStdout) -> Result<Attachment> {
             // Nobody reads it any more where it was killed meanwhile.
             if input.write_all(b"\n").is_ok() { Ok(*disk) } else { after_end(server) }
         }
+        Ok(Report::TakenOver(disk)) => Ok(*disk),
         Ok(Report::Failed(reason)) => {
             server.wait()?;
             bail!("{reason}")
         }
         Err(_) => after_end(server),
     }
+}
+
+/// Reads until the server has ended; or until it says that it has taken over a disk that was there before, which stays.
+async fn until_ended(output: &mut BufReader<pipe::Receiver>) -> Result<(), Option<Box<Attachment>>> {
+    loop {
+        let mut line = String::new();
+        match output.read_line(&mut line).await {
+            Ok(0) | Err(_) => return Ok(()),
+            Ok(_) => {}
+        }
+        if let Ok(Report::TakenOver(disk)) = serde_json::from_str(&line) {
+            return Err(Some(disk));
+        }
+    }
+}
+
+/// What is left of a server that has ended because it was to.
+fn after_stop(server: &mut Child) -> anyhow::Error {
+    let pid = server.id();
+    if let Err(error) = server.wait() {
+        return error.into();
+    }
+    let left = Registry::of_this_user().entry_of(pid);
+    left.map_or(Stopped::Nothing, |left| {
+        Stopped::But(format!("{} is there, as it was before: nvmf list shows it", left.disk))
+    })
+    .into()
 }
 
 /// Ends a server that does not end when it is asked to.
@@ -207,20 +240,22 @@ fn kill(server: &mut Child) -> anyhow::Error {
     let deadline = Instant::now() + KILL_TIME_MAX;
     while server.try_wait().is_ok_and(|ended| ended.is_none()) {
         if Instant::now() > deadline {
-            return anyhow!(
-                "stopped, but the disk's server, process {pid}, does not end: it waits in the kernel"
-            );
+            return Stopped::But(format!(
+                "the disk's server, process {pid}, does not end: it waits in the kernel"
+            ))
+            .into();
         }
         std::thread::sleep(KILL_POLL);
     }
     let registry = Registry::of_this_user();
-    match registry.made_by(pid) {
-        Some(left) if left.is_usable() => anyhow!(
-            "stopped, but {} was attached already, and another server may go on with it: nvmf list shows it, and nvmf detach takes it away",
+    match registry.entry_of(pid) {
+        Some(left) if left.is_usable() => Stopped::But(format!(
+            "{} was attached already, and another server may go on with it: nvmf list shows it, and nvmf detach takes it away",
             left.disk
-        ),
+        ))
+        .into(),
         // The next one that is attached clears it away, too.
-        _ => registry.clear_away().err().unwrap_or_else(|| Stopped.into()),
+        _ => registry.clear_away().err().unwrap_or_else(|| Stopped::Nothing.into()),
     }
 }
 
@@ -228,7 +263,7 @@ fn kill(server: &mut Child) -> anyhow::Error {
 fn after_end(server: &mut Child) -> Result<Attachment> {
     let (pid, ended) = (server.id(), server.wait()?);
     // Nobody goes on with one that was not attached yet.
-    let left = Registry::of_this_user().made_by(pid).filter(Listed::is_usable);
+    let left = Registry::of_this_user().entry_of(pid).filter(Listed::is_usable);
     let next = left.map_or(Next::Gone, |left| left.next_server(GUARD_TIME_MAX));
     match next {
         Next::Served(disk) => Ok(*disk),

@@ -18,10 +18,10 @@ use super::fence::FenceFile;
 use super::nbd::kernel;
 use super::ublk;
 use super::{lock, process};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use nix::libc::O_NONBLOCK;
 use nvme_proto::Nqn;
-use nvmf_attached::{AttachedPath, Attachment, FOLDER_VARIABLE, State, Supervisor, VERSION};
+use nvmf_attached::{Attachment, FOLDER_VARIABLE, State, Supervisor, VERSION};
 use nvmf_host::Namespace;
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{DirBuilder, File};
@@ -108,6 +108,11 @@ impl Registry {
         self.check()
     }
 
+    /// Why what lies in the folder is not to be believed, if it is there.
+    pub(crate) fn doubt(&self) -> Option<anyhow::Error> {
+        self.is_there().then(|| self.check().err()).flatten()
+    }
+
     /// Fails where others could put files into the folder, or lead to another one: what lies there is believed, and removed.
     fn check(&self) -> Result<()> {
         let refused = |what: &str, help: &str| {
@@ -122,7 +127,10 @@ impl Registry {
             return refused("is no folder", "remove it");
         }
         if owner != nix::unistd::geteuid().as_raw() {
-            return refused(&format!("belongs to another user (uid {owner})"), "remove it");
+            return refused(
+                &format!("belongs to another user (uid {owner})"),
+                "do this as that user, remove it",
+            );
         }
         if mode & 0o022 != 0 {
             let help = format!("chmod go-w {}", self.folder.display());
@@ -231,25 +239,39 @@ impl Registry {
             let reason = disk.reason.take().map(|reason| format!(" ({reason})")).unwrap_or_default();
             disk.state = State::Killed;
             // Nobody is connected.
-            for path in &mut disk.paths {
-                let AttachedPath { address, transport, name, source, interface, .. } = std::mem::take(path);
-                let (state, rest) = (State::Killed, AttachedPath::default());
-                *path = AttachedPath { address, transport, name, source, interface, state, ..rest };
-            }
+            disk.paths = disk.paths.iter().map(|path| path.unconnected(State::Killed)).collect();
             disk.reason = Some(format!(
-                "its server, process {pid}, is gone{reason}: what it is asked for waits; the same nvmf attach, connect or connect-all takes it over (nvmf discoverd does so by itself), nvmf detach clears it away"
+                "its server, process {pid}, is gone{reason}: what it is asked for waits; the same nvmf attach, connect or connect-all takes it over (nvmf info prints it; nvmf discoverd does so by itself), nvmf detach clears it away"
             ));
         }
         Some(Listed { disk, written, registry: self.clone(), id, lock })
     }
 
+    /// Takes over the disk of this entry, and nothing else, if its server was killed and it is the one that is meant.
+    pub(super) fn take_this_over(&self, id: &str, options: &AttachOptions) -> Result<(Claim, Attachment)> {
+        self.check()?;
+        let killed = self.killed(id).context("it was taken over or detached at this moment")?;
+        let disk = &killed.disk;
+        ensure!(
+            options.form.allows(disk),
+            "it is attached in another form: leave out --as, or give the same"
+        );
+        ensure!(
+            !disk.tls || options.connection.has_tls(),
+            "it was attached with TLS, and is taken over in no other way: give the same --tls, and its key"
+        );
+        ensure!(is_meant(disk, options), "it was attached with other options");
+        killed.take_over()?.context("it was taken over or detached at this moment")
+    }
+
     /// Takes over the disk that is meant, if its server was killed.
     pub(super) fn take_over(&self, options: &AttachOptions) -> Result<Option<(Claim, Attachment)>> {
         for listed in self.list()? {
-            if listed.disk.state == State::Killed
-                && is_meant(&listed.disk, options)
-                && let Some(taken) = listed.take_over()?
-            {
+            if listed.disk.state != State::Killed || !is_meant(&listed.disk, options) {
+                continue;
+            }
+            self.check()?;
+            if let Some(taken) = listed.take_over()? {
                 return Ok(Some(taken));
             }
         }
@@ -280,13 +302,24 @@ impl Registry {
         self.read(id.to_owned()).is_some_and(|listed| listed.is_served() && listed.disk.pid == pid)
     }
 
-    /// The entry that a process of this PID namespace made.
-    pub(super) fn made_by(&self, pid: u32) -> Option<Listed> {
+    /// The entry of a process of this PID namespace, which made it or has taken it over: the youngest, as another process may have had
+    /// the number before.
+    pub(super) fn entry_of(&self, pid: u32) -> Option<Listed> {
         let is_its = |listed: &Listed| {
-            listed.id.split('-').next() == Some(&pid.to_string())
-                && listed.disk.pid_namespace == process::pid_namespace()
+            let made = listed.id.split('-').next() == Some(&pid.to_string());
+            (made || listed.disk.pid == pid) && listed.disk.pid_namespace == process::pid_namespace()
         };
-        self.list().ok()?.into_iter().find(is_its)
+        let written =
+            |listed: &Listed| std::fs::metadata(listed.file()).and_then(|file| file.modified()).ok();
+        self.list().ok()?.into_iter().filter(is_its).max_by_key(written)
+    }
+
+    /// Whether the disk of this entry waits for another server, as far as that can be told: what cannot be read now may be later.
+    pub(super) fn waits(&self, id: &str) -> bool {
+        match self.read(id.to_owned()) {
+            Some(listed) => listed.disk.state == State::Killed,
+            None => self.path(id, "json").exists(),
+        }
     }
 
     /// The entry of this name, if another version wrote it and its server is gone.
@@ -343,6 +376,7 @@ fn is_meant(disk: &Attachment, options: &AttachOptions) -> bool {
         && disk.asked_nsid == options.nsid.map(|nsid| nsid.0)
         && path.is_none_or(|path| disk.socket.as_ref() == Some(path))
         && options.form.allows(disk)
+        && (!disk.tls || options.connection.has_tls())
 }
 
 /// Whether this open file is what is at that path now.
@@ -424,6 +458,11 @@ impl Listed {
         }
         let Some(disk) = self.now() else { return Ok(None) };
         Ok(Some((Claim { registry: self.registry, id: self.id, lock }, disk)))
+    }
+
+    /// Fails where others could have written the entry: it names processes, sockets and devices.
+    pub(super) fn check_folder(&self) -> Result<()> {
+        self.registry.check()
     }
 
     /// Whether a disk whose server was killed had been attached, and is still there.
@@ -776,6 +815,55 @@ mod tests {
         assert_eq!(left.next_server(most), Next::Served(Box::new(after)));
         claim.end(&Ok(()), false);
         assert_eq!(left.next_server(most), Next::Gone);
+    }
+
+    #[test]
+    fn entry_that_another_server_takes_over_at_this_moment_is_not_said_to_be_cleared_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let registry = registry(&folder);
+        let claim = registry.claim().unwrap();
+        let left = disk(&folder.path().join("none.sock"));
+        claim.write(&left).unwrap();
+        let id = claim.id().to_owned();
+        drop(claim);
+        let listed = registry.killed(&id).unwrap();
+        let lock = registry.lock_dead(&id).unwrap();
+        let error = listed.detach(false).unwrap_err().to_string();
+        assert!(error.contains("detach it again") && listed.exists(), "{error}");
+        drop(lock);
+        let error = listed.detach(false).unwrap_err().to_string();
+        assert!(error.contains("it is cleared away") && !listed.exists(), "{error}");
+    }
+
+    #[test]
+    fn entry_that_cannot_be_read_now_waits_for_a_server_until_it_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let registry = registry(&folder);
+        registry.make().unwrap();
+        let file = registry.path("7", "json");
+        nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert!(registry.waits("7"));
+        std::fs::remove_file(&file).unwrap();
+        assert!(!registry.waits("7"));
+        std::fs::write(&file, serde_json::to_vec(&disk(Path::new("/none"))).unwrap()).unwrap();
+        assert!(registry.waits("7"));
+    }
+
+    #[test]
+    fn entry_of_a_process_is_the_youngest_with_its_number() {
+        let folder = tempfile::tempdir().unwrap();
+        let registry = registry(&folder);
+        registry.make().unwrap();
+        let own = Attachment { pid: 7, pid_namespace: process::pid_namespace(), ..disk(Path::new("/none")) };
+        let begin = std::time::SystemTime::UNIX_EPOCH;
+        for (id, nsid, pid, seconds) in [("7", 1, 7, 1), ("7-1", 2, 7, 3), ("9", 3, 7, 2), ("8", 4, 8, 4)] {
+            let entry = Attachment { nsid, pid, ..own.clone() };
+            std::fs::write(registry.path(id, "json"), serde_json::to_vec(&entry).unwrap()).unwrap();
+            let file = File::options().write(true).open(registry.path(id, "json")).unwrap();
+            file.set_modified(begin + Duration::from_secs(seconds)).unwrap();
+        }
+        let nsid = |pid| registry.entry_of(pid).map(|listed| listed.disk.nsid);
+        assert_eq!((nsid(7), nsid(8), nsid(9), nsid(6)), (Some(2), Some(4), Some(3), None));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The process behind an attached disk: what the servers of all forms have in common.
 
 use super::answer::Answers;
+use super::bring_back::remedy;
 use super::changes::{Change, News, Properties};
 use super::control::{Control, End, PathNews};
 use super::detach::RESTART_TIME_MAX;
@@ -45,6 +46,9 @@ const LOG_BYTES_MAX: u64 = 1 << 20;
 pub(super) enum Report {
     /// The disk is there. Waits for a byte: without one, nobody heard, and the disk goes again.
     Attached(Box<Attachment>),
+    /// The same of a disk that was there before. It stays, whoever hears it.
+    #[serde(rename = "taken-over")]
+    TakenOver(Box<Attachment>),
     /// Why it is not.
     Failed(String),
 }
@@ -68,23 +72,46 @@ pub(crate) fn serve(
     process::private_files();
     let of_systemd = std::env::var_os("NOTIFY_SOCKET").is_some();
     let supervisor = if of_systemd { Supervisor::Systemd } else { Supervisor::Guard };
-    let role = Role { starter: None, former_guard: None, restart, supervisor, keeps_log: false };
+    let role =
+        Role { starter: None, former_guard: None, restart, supervisor, is_awaited: true, keeps_log: false };
     Begun::new(options)?.serve(options, role, announce)
 }
 
 /// What `attach` starts in the background. Why there are no options is reported, too: nobody reads the standard error.
-pub(crate) fn serve_in_background(options: Result<AttachOptions>, restart: Restart) -> Result<Ended> {
+/// `only`: the entry of the disk to take over; no other is, and none is attached anew.
+pub(crate) fn serve_in_background(
+    options: Result<AttachOptions>,
+    only: Option<&str>,
+    restart: Restart,
+) -> Result<Ended> {
     process::leave_caller();
     let mut is_announced = false;
     let outcome = options.and_then(|options| {
-        let begun = Begun::new(&options)?;
+        let begun = match only {
+            Some(id) => Begun::of(id, &options)?,
+            None => Begun::new(&options)?,
+        };
         log_to_file(&begun.claim.log())?;
-        let starter = Some(File::from(std::io::stdin().as_fd().try_clone_to_owned()?));
-        let role =
-            Role { starter, former_guard: None, restart, supervisor: Supervisor::Guard, keeps_log: true };
+        // A disk that is taken over was there before: its users wait for it, whatever becomes of whoever has asked for that.
+        let takes_over = begun.before.is_some();
+        let input = || std::io::stdin().as_fd().try_clone_to_owned().map(File::from);
+        let starter = (!takes_over).then(input).transpose()?;
+        let role = Role {
+            starter,
+            former_guard: None,
+            restart,
+            supervisor: Supervisor::Guard,
+            is_awaited: true,
+            keeps_log: true,
+        };
         begun.serve(&options, role, &mut |disk| {
             is_announced = true;
-            say(&Report::Attached(Box::new(disk.clone())))
+            let disk = Box::new(disk.clone());
+            if takes_over {
+                let _ = say(&Report::TakenOver(disk));
+                return Ok(());
+            }
+            say(&Report::Attached(disk))
         })
     });
     if let (Err(error), false) = (&outcome, is_announced) {
@@ -134,7 +161,14 @@ pub(crate) fn resume(
     let begun = Begun { claim, before: Some(before) };
     log_to_file(&begun.claim.log())?;
     let former_guard = Some(Starter::of_this_process()?);
-    let role = Role { starter: None, former_guard, restart, supervisor: Supervisor::Guard, keeps_log: true };
+    let role = Role {
+        starter: None,
+        former_guard,
+        restart,
+        supervisor: Supervisor::Guard,
+        is_awaited: false,
+        keeps_log: true,
+    };
     let outcome = begun.serve(&options?, role, &mut |_| Ok(()));
     if let Err(error) = &outcome {
         tracing::error!("{}", chain(error));
@@ -161,6 +195,8 @@ struct Role {
     former_guard: Option<Starter>,
     restart: Restart,
     supervisor: Supervisor,
+    /// Somebody hears why it fails, and may ask again in another way: what it was asked with is tried once.
+    is_awaited: bool,
     /// The log of a failure that nobody heard of otherwise stays.
     keeps_log: bool,
 }
@@ -182,6 +218,12 @@ impl Begun {
         let claim = registry.claim()?;
         registry.clear_away()?;
         Ok(Self { claim, before: None })
+    }
+
+    /// The entry of this name, whose server was killed.
+    fn of(id: &str, options: &AttachOptions) -> Result<Self> {
+        let (claim, before) = Registry::of_this_user().take_this_over(id, options)?;
+        Ok(Self { claim, before: Some(before) })
     }
 
     /// Connects, serves until it is stopped, and ends cleanly: what was written is flushed.
@@ -230,7 +272,8 @@ impl Begun {
             let stop = Stop::new(role.starter)?;
             // From now on this process can be asked for something, and nothing is made yet that would have to be cleared away.
             self.claim.write(&entry)?;
-            let (claim, restart, former_guard) = (&self.claim, role.restart, role.former_guard);
+            let Role { restart, former_guard, is_awaited, .. } = role;
+            let claim = &self.claim;
             let mut service = Service {
                 origin,
                 claim,
@@ -240,6 +283,7 @@ impl Begun {
                 entry,
                 restart,
                 former_guard,
+                is_awaited,
                 guard: None,
                 was_live: false,
                 untold: [None, None],
@@ -256,8 +300,8 @@ impl Begun {
             // One that was asked to end while it was in use still is.
             let is_ending = before.state == State::Ending;
             let state = if is_ending { State::Ending } else { State::Reconnecting };
-            // None of its paths is connected yet.
-            let paths = Vec::new();
+            // None of its paths is connected yet. Whoever comes after this process has to know them, too.
+            let paths = before.paths.iter().map(|path| path.unconnected(State::Reconnecting)).collect();
             return Ok(Attachment {
                 address,
                 pid,
@@ -346,9 +390,9 @@ pub(super) fn lock_new_disk(options: &AttachOptions, namespace: &Namespace) -> R
              nvmf detach {place}"
         ),
         Next::Nobody(left) => bail!(
-            "{nqn} namespace {nsid} is attached already, {place}, by a server that is gone (process {}): attach it again as it was, which \
-             takes it over, or clear it away with: nvmf detach {place}",
-            left.pid
+            "{nqn} namespace {nsid} is attached already, {place}, by a server that is gone (process {}): {}",
+            left.pid,
+            remedy(&left)
         ),
     }
 }
@@ -374,6 +418,7 @@ pub(super) struct Service<'a> {
     entry: Attachment,
     restart: Restart,
     former_guard: Option<Starter>,
+    is_awaited: bool,
     guard: Option<Guard>,
     was_live: bool,
     /// Why the machine was not told that the disk has grown, and that it takes no writes.
@@ -396,7 +441,13 @@ impl Service<'_> {
         if outcome.is_err() && takes_over && !self.was_live && !is_kept {
             self.claim.clear_device_away(&self.entry);
         }
-        let left = Left { guard: self.guard.take().filter(|_| !is_kept), was_live: self.was_live, is_kept };
+        let mut guard = self.guard.take();
+        let is_given_up = is_kept && self.is_awaited && outcome.is_err() && !self.stop.hands_over();
+        if let Some(guard) = guard.take_if(|_| is_given_up) {
+            // Another server would fail in the same way, and be in the way of one that does not.
+            guard.dismiss();
+        }
+        let left = Left { guard: guard.filter(|_| !is_kept), was_live: self.was_live, is_kept };
         Served { outcome, left }
     }
 

@@ -87,6 +87,9 @@ pub(crate) struct Serve {
     /// The entry of the disk to take over
     #[arg(long)]
     resume: Option<String>,
+    /// The entry of the disk to take over now, for whoever asks
+    #[arg(long)]
+    take_over: Option<String>,
     /// The process that served that disk, whose end may not be over
     #[arg(long)]
     after: Option<u32>,
@@ -312,6 +315,18 @@ impl Attach {
         failed.or(unable).map_or(Ok(()), Err)
     }
 
+    /// Whether this call has this option of a socket.
+    pub(super) fn says(&self, option: &str) -> bool {
+        let names: &[&str] = match option.split('=').next() {
+            Some("--socket-mode") => &["--socket-mode", "--mode"],
+            Some("--socket-group") => &["--socket-group", "--group"],
+            _ => &[],
+        };
+        arguments().any(|argument| {
+            names.iter().any(|&name| argument.to_string_lossy().split('=').next() == Some(name))
+        })
+    }
+
     /// The paths of this call.
     pub(super) fn whole_paths(&self) -> Result<Vec<SubsystemPath>> {
         self.disk.namespace.target.whole_paths()
@@ -425,8 +440,8 @@ pub(super) fn arguments() -> impl Iterator<Item = OsString> {
     let mut is_name = false;
     std::env::args_os().skip(2).filter(move |argument| {
         let text = argument.to_string_lossy();
-        let of_this_call =
-            ["--resume=", "--after=", "--restarts=", "--persist="].iter().any(|it| text.starts_with(it));
+        let of_this_call = ["--resume=", "--take-over=", "--after=", "--restarts=", "--persist="];
+        let of_this_call = of_this_call.iter().any(|it| text.starts_with(it));
         let was_name = std::mem::replace(&mut is_name, text == "--persist");
         !(text == "--foreground" || of_this_call || was_name || is_name)
     })
@@ -447,7 +462,7 @@ impl Serve {
         let (options, restart) = (self.disk.options(), restart(self.restarts)?);
         let ended = match &self.resume {
             Some(id) => attach::resume(id, self.after, options, restart),
-            None => attach::serve_in_background(options, restart),
+            None => attach::serve_in_background(options, self.take_over.as_deref(), restart),
         };
         ended.map(exit_code)
     }

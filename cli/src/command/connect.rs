@@ -69,7 +69,7 @@ impl Connect {
             "{nqn} has no namespace for this host: add one to it, or show it to this host, at the target"
         );
         let listed = Registry::of_this_user().list()?;
-        let mut outcome = Outcome::default();
+        let (mut outcome, mut is_stopped) = (Outcome::default(), false);
         for nsid in there.iter().map(|namespace| namespace.nsid) {
             let is_it = |it: &&Listed| it.disk.nqn == nqn.to_string() && it.disk.nsid == nsid.0;
             // The same disk may be attached twice, or as another host.
@@ -86,19 +86,20 @@ impl Connect {
             }
             for &before in before.iter().filter(|&&it| is_own(it)) {
                 outcome.already.push(before.disk.clone());
-                let back = self.bring_back(before);
-                let added = back.and_then(|back| {
-                    let now = back.as_ref().map_or(before, |(_, now)| now);
-                    outcome.extended.extend(back.iter().map(|(said, _)| said.clone()));
-                    match before.disk.state {
-                        // Whoever has taken it over has all of its paths, and is only connecting them.
-                        State::Killed => Ok(()),
-                        _ => self.attach.add_missing_paths(now),
-                    }
-                });
-                if let Err(error) = added {
+                // A target that was given up may be there under the address of this call.
+                let added = match before.disk.state {
+                    // Whoever takes it over has all of its paths.
+                    State::Killed | State::Unknown => Ok(()),
+                    _ => self.attach.add_missing_paths(before),
+                };
+                let back = self.bring_back(before).map(|said| outcome.extended.extend(said));
+                for error in [added, back].into_iter().filter_map(Result::err) {
                     outcome.failures.push(format!("{nqn} namespace {nsid}: {}", chain(&error)));
+                    is_stopped |= error.is::<Stopped>();
                 }
+            }
+            if is_stopped {
+                break;
             }
             if !before.is_empty() {
                 continue;
@@ -120,10 +121,13 @@ impl Connect {
     }
 
     /// Brings a disk back that is dead: its target was connected to just now.
-    fn bring_back(&self, listed: &Listed) -> Result<Option<(String, Listed)>> {
+    fn bring_back(&self, listed: &Listed) -> Result<Option<String>> {
         let given = self.attach.whole_paths()?;
-        let further = as_it_was(&listed.disk, &given);
-        listed.bring_back(|| attach::in_background(arguments().chain(further.into_iter().map(Into::into))))
+        listed.bring_back(|mut further| {
+            further.retain(|option| !self.attach.says(option));
+            let further = as_it_was(&listed.disk, &given).into_iter().chain(further);
+            attach::in_background(arguments().chain(further.map(Into::into)))
+        })
     }
 }
 

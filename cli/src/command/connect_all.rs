@@ -124,6 +124,9 @@ impl ConnectAll {
         let problems = sources.problems.clone();
         let mut outcome = run(attach_all(Begin { sources, policy }))?;
         outcome.failures.splice(0..0, problems);
+        if outcome.subsystems == 0 && outcome.failures.is_empty() && !outcome.left_out.is_empty() {
+            outcome.failures.push("no subsystem is listed that this host can use".to_owned());
+        }
         let ended = end(&outcome, self.output.format, self.discovery.quiet)?;
         self.discovery.dump(&self.target, &subsystems(&outcome))?;
         Ok(ended)
@@ -169,7 +172,7 @@ pub(super) fn end(outcome: &Outcome, format: Format, is_quiet: bool) -> Result<E
 }
 
 fn print(outcome: &Outcome, format: Format, is_quiet: bool) -> Result<()> {
-    let Outcome { attached, already, extended, failures, subsystems, left_out } = outcome;
+    let Outcome { attached, already, extended, failures, subsystems, left_out: _ } = outcome;
     if format == Format::Json {
         let disks = |disks: &[Attachment]| disks.iter().map(Attachment::json).collect::<Vec<_>>();
         return print_json(
@@ -188,8 +191,7 @@ fn print(outcome: &Outcome, format: Format, is_quiet: bool) -> Result<()> {
     }
     if attached.is_empty() && already.is_empty() && failures.is_empty() {
         match subsystems {
-            0 if left_out.is_empty() => line("no subsystem is listed")?,
-            0 => line("no subsystem is listed that this host can use")?,
+            0 => line("no subsystem is listed")?,
             _ => line("no subsystem that is listed has a namespace that this host can use")?,
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{Format, Output, info, list_subsys};
 use crate::attach::Registry;
-use crate::print::{human, line, print_json};
+use crate::print::{chain, complain, human, line, print_json};
 use anyhow::Result;
 use nvmf_attached::{AttachedPath, Attachment, State};
 use serde_json::{Value, json};
@@ -20,7 +20,11 @@ pub(crate) struct List {
 
 impl List {
     pub(crate) fn run(&self) -> Result<()> {
-        let listed = Registry::of_this_user().list()?;
+        let registry = Registry::of_this_user();
+        if let Some(doubt) = registry.doubt() {
+            complain(format_args!("what follows may not be so: {}", chain(&doubt)));
+        }
+        let listed = registry.list()?;
         let disks: Vec<_> = listed.iter().map(|listed| listed.disk.clone()).collect();
         if self.output.format == Format::Json {
             let devices: Vec<_> = disks.iter().filter(|disk| disk.device.is_some()).collect();

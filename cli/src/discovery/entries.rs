@@ -67,6 +67,7 @@ fn entry(entry: &DiscoveryEntry, interface: Option<&str>) -> Result<Option<Entry
     let port = entry.trsvcid().trim().parse().ok().filter(|port| *port != 0);
     let port = port.ok_or(Unusable::Entry("the port is no number from 1 to 65535"))?;
     let address = entry.traddr().trim();
+    let address = address.strip_prefix('[').and_then(|it| it.strip_suffix(']')).unwrap_or(address);
     if !is_usable(address) {
         return Err(Unusable::Entry("the address is neither an IP address nor a name"));
     }
@@ -97,7 +98,7 @@ fn entry(entry: &DiscoveryEntry, interface: Option<&str>) -> Result<Option<Entry
 /// Whether it is an IP address or a name, and nothing that means more as an argument.
 fn is_usable(address: &str) -> bool {
     let is_name = |text: &str| {
-        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-".contains(&byte);
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
         text.starts_with(|first: char| first.is_ascii_alphanumeric()) && text.bytes().all(is_plain)
     };
     address.parse::<IpAddr>().is_ok() || is_name(address)
@@ -155,8 +156,8 @@ mod tests {
             "$(id)",
         ];
         let (found, left_out) =
-            read(&from("192.0.2.1", &[]), &[&["127.0.0.1"], &bad[..], &["storage-b.example"]].concat());
-        assert_eq!(found, ["127.0.0.1", "storage-b.example"]);
+            read(&from("192.0.2.1", &[]), &[&["127.0.0.1"], &bad[..], &["storage_b.example"]].concat());
+        assert_eq!(found, ["127.0.0.1", "storage_b.example"]);
         let [said] = &left_out[..] else { panic!("{left_out:?}") };
         assert!(
             said.contains("9 of the 11 entries") && said.contains("neither an IP address nor a name"),

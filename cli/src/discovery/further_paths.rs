@@ -3,7 +3,7 @@
 use super::arguments::parse;
 use super::engine::{Disk, Place, Subsystem, SubsystemPath};
 use crate::attach::{self, Listed, Unable};
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use nvmf_attached::{AttachedPath, Attachment, State};
 use nvmf_initiator::HostIdentity;
 
@@ -69,12 +69,18 @@ pub(crate) fn add_missing_paths(listed: &Listed, host: &HostIdentity, paths: &[S
 pub(crate) fn kept_paths(disk: &Attachment, given: &[SubsystemPath]) -> Vec<SubsystemPath> {
     let is_added = |path: &AttachedPath| {
         let (host, port) = path.host_and_port();
-        let hosts = [Some(host), path.name.as_deref()].into_iter().flatten();
-        let names = hosts.flat_map(|host| [host.to_owned(), format!("[{host}]")]);
-        let names: Vec<_> =
-            names.flat_map(|name| [format!("{name}:{}", port.unwrap_or_default()), name]).collect();
-        let named = |added: &String| added.split([',', '/']).next().map(str::to_owned);
-        disk.added_paths.iter().filter_map(named).any(|added| names.contains(&added))
+        let names = |added: &String| {
+            let added = added.split([',', '/']).next().unwrap_or_default();
+            let hosts = [Some(host), path.name.as_deref()].into_iter().flatten();
+            let mut texts = hosts.flat_map(|host| [host.to_owned(), format!("[{host}]")]);
+            texts.any(|text| match added.strip_prefix(&text) {
+                // Without a port it is that of the first path.
+                Some("") => disk.paths.first().is_none_or(|first| first.host_and_port().1 == port),
+                Some(rest) => port.is_some_and(|port| rest == format!(":{port}")),
+                None => false,
+            })
+        };
+        disk.added_paths.iter().any(names)
     };
     let kept = |attached: &AttachedPath| {
         let (host, port) = attached.host_and_port();
@@ -91,38 +97,50 @@ pub(crate) fn kept_paths(disk: &Attachment, given: &[SubsystemPath]) -> Vec<Subs
 impl Subsystem {
     /// Brings an attached disk of it back if it is dead, and gives it those of its paths that it does not have.
     pub(super) fn mend(&self, listed: &Listed) -> Added {
-        let back = match self.bring_back(listed) {
-            Ok(back) => back,
-            Err(error) => return error.into(),
+        // A target that was given up may be there under another address by now.
+        let mut added = match listed.disk.state {
+            // Whoever takes it over has all of its paths.
+            State::Killed | State::Unknown => Added::default(),
+            _ => self.add_missing_paths(listed),
         };
-        let Some((said, now)) = back else { return self.add_missing_paths(listed) };
-        // Whoever has taken it over has all of its paths, and is only connecting them.
-        let added = match listed.disk.state {
-            State::Killed => Added::default(),
-            _ => self.add_missing_paths(&now),
-        };
-        Added { brought_back: vec![said], ..added }
+        match self.bring_back(listed) {
+            Ok(said) => added.brought_back.extend(said),
+            Err(error) => added.failed = Some(error),
+        }
+        added
     }
 
-    fn bring_back(&self, listed: &Listed) -> Result<Option<(String, Listed)>> {
-        // Another host's is not this one's to connect.
-        let host = parse(&self.arguments())?.0.target.host()?;
-        if listed.disk.host_nqn != host.nqn.as_str() {
+    fn bring_back(&self, listed: &Listed) -> Result<Option<String>> {
+        if !listed.is_dead() {
             return Ok(None);
         }
-        listed.bring_back(|| attach::in_background(self.as_it_was(&listed.disk).into_iter().map(Into::into)))
+        let (host, its) = (parse(&self.arguments())?.0.target.host()?, &listed.disk.host_nqn);
+        ensure!(
+            host.nqn.as_str() == its,
+            "it is {}, and attached as {its}, not as {}: -q {its} brings it back",
+            listed.disk.state.as_str(),
+            host.nqn
+        );
+        listed.bring_back(|options| {
+            let arguments = self.as_it_was(&listed.disk).into_iter().chain(options);
+            attach::in_background(arguments.map(Into::into))
+        })
     }
 
     /// The options of `nvmf attach` with which a disk of it is the one that was attached.
     fn as_it_was(&self, disk: &Attachment) -> Vec<String> {
         let Self { mut paths, nqn, options } = self.with_keys().0;
-        let has_tls = paths.iter().any(SubsystemPath::has_tls);
-        for mut path in kept_paths(disk, &paths) {
-            if has_tls && path.place.transport == "tcp" {
+        let (has_tls, given) = (paths.iter().any(SubsystemPath::has_tls), paths.len());
+        let has_concat = options.iter().any(|option| option == "--concat");
+        paths.extend(kept_paths(disk, &paths));
+        for (path, number) in paths.iter_mut().zip(0..) {
+            // A disk that was attached over TLS is reached in no other way.
+            let needs_tls = disk.tls || has_tls && number >= given;
+            if needs_tls && !has_concat && path.place.transport == "tcp" && !path.has_tls() {
                 path.options.push("--tls".to_owned());
             }
-            paths.push(path);
         }
+        paths.retain(|path| !disk.tls || path.place.transport == "tcp");
         let meant = Disk { nqn: disk.nqn.clone(), nsid: disk.nsid };
         let mut arguments = Self { paths, nqn, options }.attach(&meant);
         if disk.asked_nsid.is_none() {
@@ -190,12 +208,20 @@ mod tests {
             nqn: "nqn.2026-11.com.example:a".to_owned(),
             nsid: 3,
             paths: vec![at("192.0.2.1:4420"), at("192.0.2.2:4420"), at("[2001:db8::1]:4420"), named, source],
-            added_paths: vec!["192.0.2.2:4420/tcp,hdr-digest".to_owned(), "[2001:db8::1]".to_owned()],
+            added_paths: vec![
+                "192.0.2.2:4420/tcp,hdr-digest".to_owned(),
+                "[2001:db8::1]".to_owned(),
+                // Of the port of the first path.
+                "192.0.2.1".to_owned(),
+            ],
             ..Attachment::default()
         };
         let given = [SubsystemPath { place: place("tcp", "192.0.2.1", 4420), options: Vec::new() }];
         let kept: Vec<_> = kept_paths(&disk, &given).iter().map(SubsystemPath::text).collect();
         assert_eq!(kept, ["storage-b:4420/tcp", "[2001:db8::2]:4421/tcp,host-traddr=192.0.2.9"]);
+        let other_port =
+            Attachment { paths: vec![at("192.0.2.7:4420"), at("192.0.2.1:4421")], ..disk.clone() };
+        assert_eq!(kept_paths(&other_port, &[]).len(), 2, "not the one that was added");
         let subsystem = Subsystem {
             nqn: disk.nqn.clone(),
             paths: given.to_vec(),
@@ -210,6 +236,14 @@ mod tests {
         {
             assert!(arguments.iter().any(|it| it == option), "{option}: {arguments:?}");
         }
+        // One that was attached over TLS is reached in no other way.
+        disk.tls = true;
+        let arguments = subsystem.as_it_was(&disk);
+        assert!(arguments.iter().any(|it| it == "--path=192.0.2.1:4420/tcp,tls"), "{arguments:?}");
+        assert!(
+            !arguments.iter().any(|it| it.starts_with("--path=") && !it.ends_with(",tls")),
+            "{arguments:?}"
+        );
     }
 
     #[test]

@@ -106,16 +106,10 @@ impl Outcome {
         for disk in &mut self.already {
             let Some(now) = listed.iter().find(|listed| listed.disk.mark == disk.mark) else { continue };
             disk.clone_from(&now.disk);
-            let name = format!("{} namespace {}", disk.nqn, disk.nsid);
+            let name = format!("{} namespace {}: ", disk.nqn, disk.nsid);
             if now.is_dead() && !self.failures.iter().any(|failure| failure.starts_with(&name)) {
-                let mend = match disk.state {
-                    State::Lost => "nvmf reconnect connects it again",
-                    _ => {
-                        "the nvmf attach that attached it, with all its arguments, takes it over, nvmf detach clears it away"
-                    }
-                };
                 let (place, state) = (disk.place().display(), disk.state.as_str());
-                self.failures.push(format!("{name}: {place} is {state}: {mend}"));
+                self.failures.push(format!("{name}{place} is {state}: {}", now.remedy()));
             }
         }
     }
@@ -252,6 +246,7 @@ impl Service {
         self.form.clone_from(&policy.form);
         self.sources = sources;
         self.engine.on_policy(self.start.elapsed(), policy);
+        self.look();
         self.configure();
     }
 
@@ -434,8 +429,10 @@ impl Service {
     }
 
     fn add_paths(&self, disk: Disk, subsystem: Subsystem) {
-        let (tell, follows) = (self.tell.clone(), self.follows);
+        let (tell, follows, places) = (self.tell.clone(), self.follows, Arc::clone(&self.places));
         tokio::spawn(async move {
+            // One that is brought back may be a process more.
+            let _place = places.acquire().await;
             let meant = disk.clone();
             let add = move || {
                 let listed = Registry::of_this_user().list()?;

@@ -2,6 +2,7 @@
 
 use super::advice::Finding;
 use super::counters::Verdict;
+use crate::attach::remedy;
 use crate::print::chain;
 use nvmf_attached::{Attachment, State};
 
@@ -43,12 +44,7 @@ fn of_disk(disk: &Attachment) -> Vec<Finding> {
         State::Removed => {
             finding(Verdict::Bad, format!("export it again at the target, or nvmf detach --force {place}"))
         }
-        State::Killed => finding(
-            Verdict::Bad,
-            format!(
-                "the same nvmf attach, connect or connect-all takes it over; nvmf detach {place} clears it away"
-            ),
-        ),
+        State::Killed => finding(Verdict::Bad, remedy(disk)),
         State::Unknown => finding(
             Verdict::Watch,
             "use the nvmf that attached it; where its server is gone, nvmf detach clears it away".to_owned(),
