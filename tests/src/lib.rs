@@ -2,6 +2,7 @@
 //!
 //! | module | contents |
 //! |---|---|
+//! | `attached` | attached disks, their processes, and the end of these |
 //! | [`process`] | [`process::Target`], a running `nvmf-target`; [`process::nvmf`], a call of `nvmf` |
 //! | [`cleanup`] | ends what a test started, also when the test is killed |
 //! | [`nbd`] | a minimal NBD client |
@@ -14,6 +15,8 @@
 //! Processes that are started here end when their guard is dropped, and every wait has a timeout.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "simulation")]
+pub mod attached;
 pub mod cleanup;
 pub mod nbd;
 #[cfg(feature = "simulation")]

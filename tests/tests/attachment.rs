@@ -1,5 +1,8 @@
 //! How an attached disk's server starts, is found, and ends: signals, other users, other PID namespaces, processes that were killed.
 
+use nvmf_tests::attached::{
+    children, is_gone, kill_with_guard, listed, path_states as states, pid, socket, state,
+};
 use nvmf_tests::nbd;
 use nvmf_tests::process::{self, Target};
 use nvmf_tests::site::{Site, fails, json, refuses, succeeds};
@@ -36,42 +39,6 @@ fn attach(site: &Site, more: &[&str]) -> Value {
 
 fn detach(site: &Site, arguments: &[&str]) -> Command {
     site.local(&[&["detach"], arguments].concat()).expect("nvmf")
-}
-
-fn listed(site: &Site) -> Vec<Value> {
-    let list = json(&mut site.local(&["list", "-o", "json"]).expect("nvmf")).expect("a list");
-    list["disks"].as_array().expect("disks").clone()
-}
-
-/// The process that serves a disk; 0 while none does.
-fn pid(disk: &Value) -> u32 {
-    match &disk["pid"] {
-        Value::Null => 0,
-        pid => pid.as_u64().and_then(|pid| pid.try_into().ok()).expect("a process"),
-    }
-}
-
-fn is_gone(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let has_ended = stat.rsplit(')').next().is_none_or(|rest| {
-        let rest = rest.trim_start();
-        rest.is_empty() || rest.starts_with('Z')
-    });
-    // The first thread may end before the others, and with these what the process has open.
-    let threads = || std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
-    has_ended && threads() <= 1
-}
-
-/// The processes whose parent is this one.
-fn children(pid: u32) -> Vec<u32> {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let of_each =
-        threads.map(|thread| std::fs::read_to_string(thread.path().join("children")).unwrap_or_default());
-    of_each.collect::<String>().split_whitespace().filter_map(|child| child.parse().ok()).collect()
-}
-
-fn socket(disk: &Value) -> &Path {
-    Path::new(disk["socket"].as_str().expect("a socket"))
 }
 
 #[test]
@@ -255,22 +222,6 @@ fn two_detaches_at_once_tell_the_same() {
     target.stop().expect("a clean stop");
 }
 
-/// Kills a disk's server and its guard, so that nobody starts another.
-fn kill_with_guard(server: u32) {
-    // Stopped, it starts no other guard.
-    process::signal(server, "STOP").expect("it runs");
-    let guards = children(server);
-    assert_eq!(guards.len(), 1, "a server has a guard");
-    process::signal(guards[0], "KILL").expect("it runs");
-    process::until("the guard has ended", || is_gone(guards[0])).expect("it has");
-    process::signal(server, "KILL").expect("it runs");
-    process::until("the server has ended", || is_gone(server)).expect("it has");
-}
-
-fn state(site: &Site) -> String {
-    listed(site).first().and_then(|disk| disk["state"].as_str().map(str::to_owned)).unwrap_or_default()
-}
-
 fn files(site: &Site) -> Vec<String> {
     let files = std::fs::read_dir(site.registry()).expect("a folder").flatten();
     files.map(|file| file.file_name().to_string_lossy().into_owned()).collect()
@@ -427,10 +378,6 @@ fn disk_with_several_paths_is_taken_over_with_all_of_them() {
     site.configure(&(listener + &site.subsystem(&[site.disk("disk.img", SIZE)]))).expect("a configuration");
     let target = site.serve().expect("a target");
     let disk = attach(&site, &["--path", &format!("localhost:{port}/tcp")]);
-    let states = |disk: &Value| -> Vec<String> {
-        let paths = disk["paths"].as_array().cloned().unwrap_or_default();
-        paths.iter().map(|path| path["state"].as_str().unwrap_or_default().to_owned()).collect()
-    };
     let served_by = |other_than: u32| {
         process::until("both paths are there", || {
             listed(&site).first().is_some_and(|now| pid(now) != other_than && states(now) == ["live"; 2])

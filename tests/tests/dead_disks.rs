@@ -1,0 +1,342 @@
+//! Disks whose target was given up, or whose server and guard were killed: `connect`, `connect-all` and `discoverd` bring them back,
+//! or fail and say what does.
+
+use nvmf_tests::attached::{children, is_gone, kill_with_guard, listed, path_states, pid, socket, state};
+use nvmf_tests::nbd;
+use nvmf_tests::process::{self, Target};
+use nvmf_tests::site::{HOST_ID, Site, fails, json, succeeds};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+const SIZE: u64 = 1 << 20;
+/// Until a disk that was taken over is connected, or `discoverd` has looked again.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A target with two addresses: that of the site, and one of this port on 127.0.0.2.
+fn site(name: &str) -> (Site, u16) {
+    let (site, port) = (Site::new(name).expect("a site"), process::free_port().expect("a port"));
+    configure(&site, &listener(port));
+    (site, port)
+}
+
+fn listener(port: u16) -> String {
+    format!("[[listener]]\naddress = \"127.0.0.2:{port}\"\ntransport = \"tcp\"\n")
+}
+
+/// Configures one disk over TCP, and this before it.
+fn configure(site: &Site, more: &str) {
+    let subsystem = site.subsystem(&[site.disk("disk.img", SIZE)]);
+    site.configure(&format!("transport = \"tcp\"\n{more}{subsystem}")).expect("a configuration");
+}
+
+fn connect_all(site: &Site, more: &[&str]) -> Command {
+    site.call("connect-all", &[&["-t", "tcp", "--as", "socket"], more].concat()).expect("nvmf")
+}
+
+fn connect(site: &Site, more: &[&str]) -> Command {
+    site.call("connect", &[&["-t", "tcp", "-n", &site.nqn], more].concat()).expect("nvmf")
+}
+
+/// A call of `connect` over the other address alone.
+fn connect_over_the_other(site: &Site, port: u16) -> Command {
+    let host = ["-q", &format!("nqn.2014-08.org.nvmexpress:uuid:{HOST_ID}"), "-I", HOST_ID];
+    let address = ["-t", "tcp", "-a", "127.0.0.2", "-s", &port.to_string()];
+    let words = [&["connect", "-n", &site.nqn, "--as", "socket"], &address[..], &host].concat();
+    site.local(&words).expect("nvmf")
+}
+
+fn detach_all(site: &Site) {
+    succeeds(&mut site.local(&["detach", "--all"]).expect("nvmf")).expect("detached");
+}
+
+fn until(site: &Site, wanted: &str) {
+    process::until_within(wanted, PATIENCE, || state(site) == wanted)
+        .unwrap_or_else(|error| panic!("{error}: {:?}", listed(site)));
+}
+
+/// Until it is live with so many paths.
+fn until_live_over(site: &Site, paths: usize) {
+    process::until_within("all paths", PATIENCE, || {
+        let disks = listed(site);
+        disks.len() == 1 && disks[0]["state"] == "live" && path_states(&disks[0]) == vec!["live"; paths]
+    })
+    .unwrap_or_else(|error| panic!("{error}: {:?}", listed(site)));
+}
+
+fn says(output: &Output, part: &str) -> bool {
+    [&output.stdout, &output.stderr].into_iter().any(|text| String::from_utf8_lossy(text).contains(part))
+}
+
+fn lose(site: &Site, mut target: Target) -> Target {
+    target.kill().expect("it ran");
+    until(site, "lost");
+    site.serve().expect("it starts again")
+}
+
+#[test]
+fn lost_disk_is_connected_again_by_the_call_that_attached_it() {
+    let (site, _) = site("lost");
+    let target = site.serve().expect("a target");
+    succeeds(&mut connect_all(&site, &["--ctrl-loss-tmo", "0"])).expect("attached");
+    let target = lose(&site, target);
+    let said = succeeds(&mut connect_all(&site, &[])).expect("connected again");
+    assert!(said.contains("connected again: "), "{said}");
+    assert_eq!(state(&site), "live");
+    let target = lose(&site, target);
+    let said = succeeds(&mut connect(&site, &["--as", "socket"])).expect("connected again");
+    assert!(said.contains("connected again: ") && state(&site) == "live", "{said}");
+    nbd::Client::connect(socket(&listed(&site)[0]))
+        .expect("a client")
+        .write(0, &[1; 4096])
+        .expect("it serves");
+    detach_all(&site);
+    target.stop().expect("a clean stop");
+}
+
+/// A target that is back under another address is what the path of the call is for.
+#[test]
+fn lost_disk_is_connected_over_the_path_of_the_call() {
+    let (mut site, port) = site("moved");
+    let mut target = site.serve().expect("a target");
+    let attach = ["-t", "tcp", "-n", &site.nqn.clone(), "--as", "socket", "--ctrl-loss-tmo", "0"];
+    succeeds(&mut site.call("attach", &attach).expect("nvmf")).expect("attached");
+    target.kill().expect("it ran");
+    until(&site, "lost");
+    site.address = ([127, 0, 0, 2], port).into();
+    configure(&site, "");
+    let target = site.serve().expect("it starts again");
+    succeeds(&mut connect(&site, &["--as", "socket"])).expect("connected again");
+    assert_eq!(state(&site), "live");
+    detach_all(&site);
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn killed_disk_is_taken_over_with_all_of_its_paths() {
+    let (site, port) = site("killed");
+    let target = site.serve().expect("a target");
+    succeeds(&mut connect_all(&site, &[])).expect("attached");
+    until_live_over(&site, 2);
+    let mut client = nbd::Client::connect(socket(&listed(&site)[0])).expect("a client");
+    client.write(4096, &[7; 4096]).expect("written");
+    drop(client);
+    for mut call in [connect_all(&site, &[]), connect_over_the_other(&site, port)] {
+        kill_with_guard(pid(&listed(&site)[0]));
+        assert_eq!(state(&site), "killed");
+        let said = succeeds(&mut call).expect("taken over");
+        assert!(said.contains("taken over: "), "{said}");
+        until_live_over(&site, 2);
+    }
+    kill_with_guard(pid(&listed(&site)[0]));
+    let output = process::run(&mut connect(&site, &["--as", "vhost"])).expect("nvmf");
+    assert!(output.status.code() == Some(1) && says(&output, "in another form"), "{output:?}");
+    assert_eq!((listed(&site).len(), state(&site).as_str()), (1, "killed"), "it is as it was");
+    // What is said takes it over.
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let from = said.find("nvmf attach ").expect("a call");
+    let words: Vec<_> =
+        said[from..].split(" takes it over").next().unwrap_or_default().split(' ').skip(1).collect();
+    for command in ["reconnect", "upgrade"] {
+        let call = &mut site.local(&[command, &site.nqn]).expect("nvmf");
+        fails(call, &["its server was killed", &words.join(" ")]).expect("the call that takes it over");
+    }
+    succeeds(&mut site.local(&words).expect("nvmf")).unwrap_or_else(|error| panic!("{words:?}: {error}"));
+    until_live_over(&site, 2);
+    let mut back = [0; 4096];
+    nbd::Client::connect(socket(&listed(&site)[0])).expect("a client").read(4096, &mut back).expect("read");
+    assert_eq!(back, [7; 4096]);
+    detach_all(&site);
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn socket_of_a_disk_that_is_taken_over_is_for_those_it_was_for() {
+    let (site, _) = site("mode");
+    let target = site.serve().expect("a target");
+    let attach = ["-t", "tcp", "-n", &site.nqn, "--as", "socket", "--socket-mode", "666"];
+    succeeds(&mut site.call("attach", &attach).expect("nvmf")).expect("attached");
+    let disk = &listed(&site)[0];
+    kill_with_guard(pid(disk));
+    succeeds(&mut connect_all(&site, &[])).expect("taken over");
+    let mode = || std::fs::metadata(socket(disk)).map_or(0, |socket| socket.permissions().mode() & 0o777);
+    process::until("a socket for all", || mode() == 0o666)
+        .unwrap_or_else(|error| panic!("{error}: {:o}", mode()));
+    until(&site, "live");
+    // And the server after that one.
+    let server = pid(&listed(&site)[0]);
+    process::signal(server, "KILL").expect("it runs");
+    process::until_within("another server", PATIENCE, || {
+        listed(&site).first().is_some_and(|now| now["state"] == "live" && pid(now) != server)
+    })
+    .expect("there is");
+    assert_eq!(mode(), 0o666);
+    detach_all(&site);
+    target.stop().expect("a clean stop");
+}
+
+/// Its users wait for it: only `detach` takes it away.
+#[test]
+fn disk_stays_though_whoever_takes_it_over_is_stopped() {
+    let (site, _) = site("stopped");
+    let target = site.serve().expect("a target");
+    succeeds(&mut connect(&site, &["--as", "socket"])).expect("attached");
+    for signal in ["TERM", "KILL", "INT", "KILL", "TERM", "KILL"] {
+        until(&site, "live");
+        kill_with_guard(pid(&listed(&site)[0]));
+        let mut call = connect(&site, &["--as", "socket"]);
+        let mut front: Child =
+            call.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("nvmf");
+        process::until("its server", || !children(front.id()).is_empty()).expect("a server");
+        let server = children(front.id())[0];
+        process::signal(front.id(), signal).expect("it runs");
+        process::end(&mut front).expect("it ends");
+        process::until_within("the server serves or has ended", PATIENCE, || {
+            is_gone(server) || state(&site) == "live"
+        })
+        .expect("it does");
+        assert_eq!(listed(&site).len(), 1, "{signal}");
+        if state(&site) == "killed" {
+            succeeds(&mut connect(&site, &["--as", "socket"])).expect("taken over");
+        }
+    }
+    until(&site, "live");
+    detach_all(&site);
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn disk_that_was_attached_with_tls_is_taken_over_with_tls_alone() {
+    let (site, _) = site("tls");
+    let key = site.path("key").display().to_string();
+    succeeds(&mut site.local(&["gen-tls-key", "--keyfile", &key]).expect("nvmf")).expect("a key");
+    let host = format!("nqn.2014-08.org.nvmexpress:uuid:{HOST_ID}");
+    let known = format!("tls = \"allowed\"\n[[host]]\nnqn = \"{host}\"\ntls_key_file = \"{key}\"\n");
+    configure(&site, &known);
+    let target = site.serve().expect("a target");
+    let with_tls = ["--as", "socket", "--tls", "--tls-key-file", &key];
+    succeeds(&mut connect(&site, &with_tls)).expect("attached");
+    kill_with_guard(pid(&listed(&site)[0]));
+    let output = process::run(&mut connect(&site, &["--as", "socket"])).expect("nvmf");
+    assert!(output.status.code() == Some(1) && says(&output, "was attached with TLS"), "{output:?}");
+    let attach = &mut site.call("attach", &["-t", "tcp", "-n", &site.nqn, "--nsid", "1", "--as", "socket"]);
+    fails(attach.as_mut().expect("nvmf"), &["is attached already", "--tls"]).expect("a clear message");
+    let output = process::run(&mut connect_all(&site, &[])).expect("nvmf");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!((listed(&site).len(), state(&site).as_str()), (1, "killed"));
+    // A take-over that has failed leaves all that the next one needs.
+    assert_eq!(path_states(&listed(&site)[0]), ["killed"]);
+    succeeds(&mut connect(&site, &with_tls)).expect("taken over");
+    until(&site, "live");
+    assert_eq!(listed(&site)[0]["tls"], true);
+    detach_all(&site);
+    target.stop().expect("a clean stop");
+}
+
+/// Nobody who looks at it again and again is kept busy by it.
+#[test]
+fn dead_disk_of_another_host_is_named() {
+    let (site, _) = site("other-host");
+    let target = site.serve().expect("a target");
+    let host = ["-q", "nqn.2026-11.com.example:other", "-I", "22222222-2222-2222-2222-222222222222"];
+    let port = site.address.port().to_string();
+    let words = ["connect-all", "-t", "tcp", "-a", "127.0.0.1", "-s", &port, "--as", "socket"];
+    succeeds(&mut site.local(&[&words[..], &host].concat()).expect("nvmf")).expect("attached");
+    kill_with_guard(pid(&listed(&site)[0]));
+    let output = process::run(&mut connect_all(&site, &[])).expect("it ends");
+    assert!(output.status.code() == Some(1) && says(&output, host[1]), "{output:?}");
+    assert_eq!(state(&site), "killed");
+    succeeds(&mut site.local(&[&words[..], &host].concat()).expect("nvmf")).expect("taken over");
+    until(&site, "live");
+    detach_all(&site);
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn discoverd_brings_back_what_it_has_attached() {
+    let (site, _) = site("discoverd");
+    let target = site.serve().expect("a target");
+    std::fs::write(site.path("discoverd.toml"), "as = \"socket\"\n").expect("a policy");
+    let policy = site.path("discoverd.toml").display().to_string();
+    let arguments = ["-t", "tcp", "--policy", &policy, "--ctrl-loss-tmo", "0"];
+    let mut call = site.call("discoverd", &arguments).expect("nvmf");
+    let log = std::fs::File::create(site.path("discoverd.log")).expect("a file");
+    let mut service = call.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("nvmf");
+    until_live_over(&site, 2);
+    let target = lose(&site, target);
+    until_live_over(&site, 2);
+    kill_with_guard(pid(&listed(&site)[0]));
+    process::signal(service.id(), "HUP").expect("it runs");
+    until_live_over(&site, 2);
+    let said = std::fs::read_to_string(site.path("discoverd.log")).expect("its log");
+    assert!(said.contains("connected again: ") && said.contains("taken over: "), "{said}");
+    // One that a person takes away stays away.
+    kill_with_guard(pid(&listed(&site)[0]));
+    let detach = &mut site.local(&["detach", "--all"]).expect("nvmf");
+    fails(detach, &["cleared away"]).expect("detached");
+    process::signal(service.id(), "HUP").expect("it runs");
+    let count = |text: &str, part: &str| text.matches(part).count();
+    process::until("it has read that again", || {
+        let said = std::fs::read_to_string(site.path("discoverd.log")).unwrap_or_default();
+        count(&said, "the configuration was read again") >= 2
+    })
+    .expect("it has");
+    assert!(listed(&site).is_empty(), "{:?}", listed(&site));
+    process::signal(service.id(), "TERM").expect("it runs");
+    assert!(process::end(&mut service).expect("it ends").success());
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn entry_of_the_log_that_cannot_be_used_costs_only_itself() {
+    const REFERRAL: &str = "[[discovery.referral]]\ntransport = \"tcp\"\naddress = \"[fe80::1%1]:8009\"\n";
+    let (site, _) = site("entry");
+    let subsystem = site.subsystem(&[site.disk("disk.img", SIZE)]);
+    site.configure(&format!("transport = \"tcp\"\n{subsystem}{REFERRAL}")).expect("a configuration");
+    let target = site.serve().expect("a target");
+    let output = process::run(&mut connect_all(&site, &[])).expect("nvmf");
+    assert!(output.status.success() && says(&output, "left out") && says(&output, "fe80::1"), "{output:?}");
+    assert_eq!(state(&site), "live");
+    detach_all(&site);
+    // Alone, there is nothing.
+    site.configure(&format!("transport = \"tcp\"\n{REFERRAL}")).expect("a configuration");
+    process::signal(target.pid(), "HUP").expect("it runs");
+    process::until("it is gone", || target.log().contains("reloaded")).expect("a reload");
+    let output = process::run(&mut connect_all(&site, &[])).expect("nvmf");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(says(&output, "no subsystem is listed that this host can use"), "{output:?}");
+    let listed =
+        json(&mut site.call("discover", &["-t", "tcp", "-o", "json"]).expect("nvmf")).expect("a log");
+    assert!(listed["records"].as_array().is_some_and(|all| !all.is_empty()), "{listed}");
+    target.stop().expect("a clean stop");
+}
+
+/// An entry names processes to end and sockets to remove.
+#[test]
+fn entry_that_others_may_have_written_is_listed_with_a_warning_and_not_acted_on() {
+    let (site, _) = site("doubt");
+    let target = site.serve().expect("a target");
+    succeeds(&mut connect(&site, &["--as", "socket"])).expect("attached");
+    let allow =
+        |mode| std::fs::set_permissions(site.registry(), PermissionsExt::from_mode(mode)).expect("ours");
+    allow(0o777);
+    let output = process::run(&mut site.local(&["list"]).expect("nvmf")).expect("nvmf");
+    assert!(
+        output.status.success() && says(&output, "may not be so") && says(&output, &site.nqn),
+        "{output:?}"
+    );
+    for words in [&["detach", "--all"][..], &["upgrade", &site.nqn]] {
+        fails(&mut site.local(words).expect("nvmf"), &["can be written by others", "chmod go-w"])
+            .expect("a clear message");
+    }
+    assert_eq!(state(&site), "live");
+    kill_with_guard(pid(&listed(&site)[0]));
+    let output = process::run(&mut connect(&site, &["--as", "socket"])).expect("nvmf");
+    assert!(output.status.code() == Some(1) && says(&output, "chmod go-w"), "{output:?}");
+    assert_eq!(state(&site), "killed");
+    allow(0o700);
+    succeeds(&mut connect(&site, &["--as", "socket"])).expect("taken over");
+    until(&site, "live");
+    detach_all(&site);
+    target.stop().expect("a clean stop");
+}
