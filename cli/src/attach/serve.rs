@@ -106,12 +106,13 @@ pub(crate) fn serve_in_background(
         };
         begun.serve(&options, role, &mut |disk| {
             is_announced = true;
-            let disk = Box::new(disk.clone());
             if takes_over {
+                // None of its paths is connected yet, which is no news of theirs.
+                let disk = Box::new(Attachment { paths: Vec::new(), ..disk.clone() });
                 let _ = say(&Report::TakenOver(disk));
                 return Ok(());
             }
-            say(&Report::Attached(disk))
+            say(&Report::Attached(Box::new(disk.clone())))
         })
     });
     if let (Err(error), false) = (&outcome, is_announced) {
