@@ -263,24 +263,25 @@ fn discoverd_brings_back_what_it_has_attached() {
     let log = std::fs::File::create(site.path("discoverd.log")).expect("a file");
     let mut service = call.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("nvmf");
     until_live_over(&site, 2);
+    let said = || std::fs::read_to_string(site.path("discoverd.log")).unwrap_or_default();
+    // What it says follows the disk's state.
+    let until_said = |part: &str, count: usize| {
+        process::until(part, || said().matches(part).count() >= count)
+            .unwrap_or_else(|error| panic!("{error}: {}", said()));
+    };
     let target = lose(&site, target);
+    until_said("connected again: ", 1);
     until_live_over(&site, 2);
     kill_with_guard(pid(&listed(&site)[0]));
     process::signal(service.id(), "HUP").expect("it runs");
+    until_said("taken over: ", 1);
     until_live_over(&site, 2);
-    let said = std::fs::read_to_string(site.path("discoverd.log")).expect("its log");
-    assert!(said.contains("connected again: ") && said.contains("taken over: "), "{said}");
     // One that a person takes away stays away.
     kill_with_guard(pid(&listed(&site)[0]));
     let detach = &mut site.local(&["detach", "--all"]).expect("nvmf");
     fails(detach, &["cleared away"]).expect("detached");
     process::signal(service.id(), "HUP").expect("it runs");
-    let count = |text: &str, part: &str| text.matches(part).count();
-    process::until("it has read that again", || {
-        let said = std::fs::read_to_string(site.path("discoverd.log")).unwrap_or_default();
-        count(&said, "the configuration was read again") >= 2
-    })
-    .expect("it has");
+    until_said("the configuration was read again", 2);
     assert!(listed(&site).is_empty(), "{:?}", listed(&site));
     process::signal(service.id(), "TERM").expect("it runs");
     assert!(process::end(&mut service).expect("it ends").success());

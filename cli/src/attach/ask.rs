@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// How long a target may take to answer that is there.
 pub(super) const RECONNECT_TIME_MAX: Duration = Duration::from_secs(20);
+/// When one that is lost again is asked again.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// How long a server may take to end what is under way, and another to take its place.
 const UPGRADE_TIME_MAX: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
@@ -36,20 +38,27 @@ impl Listed {
 
     /// Has the disk's server connect again now, also to a target that was given up, and waits until it has.
     pub(crate) fn reconnect(&self) -> Result<()> {
-        match self.ask(&Question::Reconnect) {
-            // All versions are asked by this signal.
-            Err(error) if error.is::<OtherVersion>() => self.signal(Signal::USR1)?,
-            asked => asked?,
-        }
         let live = |disk: &Attachment| disk.state == State::Live;
-        match self.until(RECONNECT_TIME_MAX, live) {
-            Some(disk) if live(&disk) => Ok(()),
-            Some(Attachment { state, reason, .. }) => bail!(
-                "it is {} still{}",
-                state.as_str(),
-                reason.map(|reason| format!(": {reason}")).unwrap_or_default()
-            ),
-            None => bail!("it was detached meanwhile"),
+        let deadline = Instant::now() + RECONNECT_TIME_MAX;
+        loop {
+            match self.ask(&Question::Reconnect) {
+                // All versions are asked by this signal.
+                Err(error) if error.is::<OtherVersion>() => self.signal(Signal::USR1)?,
+                asked => asked?,
+            }
+            // A target that has just started may not have all of its addresses yet, and some give up at the first failure.
+            let asked = Instant::now();
+            let is_over = |disk: &Attachment| disk.state == State::Lost && asked.elapsed() > ASK_AGAIN;
+            match self.until(deadline - asked.min(deadline), |disk| live(disk) || is_over(disk)) {
+                Some(disk) if live(&disk) => return Ok(()),
+                Some(Attachment { state, reason, .. }) if Instant::now() >= deadline => bail!(
+                    "it is {} still{}",
+                    state.as_str(),
+                    reason.map(|reason| format!(": {reason}")).unwrap_or_default()
+                ),
+                Some(_) => {}
+                None => bail!("it was detached meanwhile"),
+            }
         }
     }
 

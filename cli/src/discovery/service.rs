@@ -200,6 +200,8 @@ struct Service {
     beyond: usize,
     /// For as many as may be attached at once: each is a process, and how many there are to be others say.
     places: Arc<Semaphore>,
+    /// For as many as may be mended at once: one that is brought back is a process more, or waits for a target.
+    menders: Arc<Semaphore>,
     is_stopped: bool,
     status: String,
     start: Instant,
@@ -223,6 +225,7 @@ impl Service {
             without_paths: BTreeMap::new(),
             beyond: 0,
             places: Arc::new(Semaphore::new(AT_ONCE)),
+            menders: Arc::new(Semaphore::new(AT_ONCE)),
             is_stopped: false,
             status: String::new(),
             start: Instant::now(),
@@ -429,10 +432,9 @@ impl Service {
     }
 
     fn add_paths(&self, disk: Disk, subsystem: Subsystem) {
-        let (tell, follows, places) = (self.tell.clone(), self.follows, Arc::clone(&self.places));
+        let (tell, follows, menders) = (self.tell.clone(), self.follows, Arc::clone(&self.menders));
         tokio::spawn(async move {
-            // One that is brought back may be a process more.
-            let _place = places.acquire().await;
+            let _mender = menders.acquire().await;
             let meant = disk.clone();
             let add = move || {
                 let listed = Registry::of_this_user().list()?;
