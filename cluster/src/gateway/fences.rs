@@ -2,7 +2,7 @@
 
 use super::{Gateway, Purpose};
 use crate::map::State;
-use crate::{Action, Address, GroupId, Reply};
+use crate::{Action, Address, GroupId, OpId, Reply};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -43,6 +43,13 @@ impl Gateway {
                 slept.as_secs()
             )
         })
+    }
+
+    /// Nothing of hosts is under way any more at a client that does not end: a fence may be over before it has.
+    pub fn on_out(&mut self, op: OpId) {
+        if let Some(Purpose::Shutdown { since, .. }) = self.operations.get_mut(&op) {
+            *since = None;
+        }
     }
 
     /// Whom the group's owner fences is fenced until then only. As the monitors keep that end, he is fenced again after it.

@@ -41,7 +41,7 @@ use crate::{
     Unopened, Via,
 };
 use crate::{GatewayName, action::Keys};
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -139,6 +139,8 @@ pub struct Gateway {
     create_again: Option<Duration>,
     /// What of the groups that are served here cannot be opened.
     unopened: BTreeMap<GroupId, Unopened>,
+    /// Those whose operations at an image do not end.
+    slow: BTreeSet<GroupId>,
     /// Fences that end too early, and when.
     short_fences: BTreeMap<Address, (Duration, u32)>,
     /// When it was last asked whether something is overdue.
@@ -183,6 +185,7 @@ impl Gateway {
             has_made_group: false,
             create_again: None,
             unopened: BTreeMap::new(),
+            slow: BTreeSet::new(),
             short_fences: BTreeMap::new(),
             turned: now,
         };

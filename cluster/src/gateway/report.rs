@@ -228,6 +228,10 @@ impl Gateway {
             )),
             (Phase::Idle, Some(_)) if group.wanted.is_some() => group.trouble.clone(),
             (Phase::Idle, Some(_)) => self.why_not_whole(id),
+            (Phase::Serving, _) if self.slow.contains(&id) => {
+                let text = "operations at an image of it do not end: balance leaves it";
+                Some(self.why_not_whole(id).unwrap_or_else(|| text.to_string()))
+            }
             (Phase::Serving, _) => self.why_not_whole(id).or_else(|| {
                 let text = "an operator has moved it here: balance leaves it";
                 group.placed.then(|| text.to_string())

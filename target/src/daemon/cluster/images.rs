@@ -147,6 +147,18 @@ impl Daemon {
         }
     }
 
+    /// Tells the group's thread of which ANA groups an image is slow, when that has changed.
+    pub(super) fn tell_slow(&mut self) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let is_slow = |it: &&Export| it.shared.is_some() && self.slow.has(it.nqn, it.namespace.nsid);
+        let slow = self.namespaces.open.iter().filter(is_slow);
+        let slow: BTreeSet<_> = slow.map(|export| GroupId(export.namespace.ana_group)).collect();
+        if cluster.slow != slow {
+            cluster.slow.clone_from(&slow);
+            cluster.driver.tell(ToDriver::Slow(slow));
+        }
+    }
+
     /// One step of everything that is under way with images.
     pub(super) fn advance_images(&mut self) {
         let Some(cluster) = &self.cluster else { return };

@@ -30,6 +30,8 @@ pub(super) struct Leaving {
     drains: Option<OpId>,
     /// The last handle of the connection, and who waits for its end.
     shuts_down: Option<(OpId, Option<Arc<Cluster>>)>,
+    /// The group's thread knows that nothing of hosts is under way.
+    is_told: bool,
 }
 
 impl Leaving {
@@ -155,6 +157,7 @@ impl Daemon {
             closing: Vec::new(),
             drains: None,
             shuts_down: None,
+            is_told: false,
         };
         Some(images.leaving.get_or_insert_with(new))
     }
@@ -201,6 +204,12 @@ impl Daemon {
             // The connection cannot be closed, so whoever is to have the ANA group fences it, and need not wait.
             if let Some(op) = leaving.drains.take_if(|_| all_hang) {
                 self.reply(op, Reply::Failed("an image that is being opened does not answer".to_owned()));
+            }
+            if let (Some((op, _)), Some(cluster), false) =
+                (&leaving.shuts_down, &self.cluster, leaving.is_told)
+            {
+                cluster.driver.tell(ToDriver::Out(*op));
+                leaving.is_told = true;
             }
             return false;
         }
