@@ -4,6 +4,8 @@ use core::time::Duration;
 use nvmf_cluster::Address;
 use serde_json::Value;
 use std::time::SystemTime;
+use time::OffsetDateTime;
+use time::macros::format_description;
 
 /// Clocks of a cluster and of its clients may be so far apart, and a fence may take so long to be made.
 pub(super) const SLACK: Duration = Duration::from_secs(600);
@@ -24,21 +26,10 @@ pub(super) fn left(list: &[u8], address: &Address, now: SystemTime) -> Result<Du
 
 /// Seconds since 1970 of a time like `2026-11-27T18:08:58.123456+0000`.
 fn seconds(text: &str) -> Option<u64> {
-    let number = |at: core::ops::Range<usize>| text.get(at)?.parse::<i64>().ok();
-    let (year, month, day) = (number(0..4)?, number(5..7)?, number(8..10)?);
-    let (hour, minute, second) = (number(11..13)?, number(14..16)?, number(17..19)?);
-    let zone = text.get(19..)?.trim_start_matches(|it: char| it == '.' || it.is_ascii_digit());
-    let sign = match zone.get(..1)? {
-        "+" => 1,
-        "-" => -1,
-        _ => return None,
-    };
-    let (hours, minutes) = (zone.get(1..3)?.parse::<i64>().ok()?, zone.get(3..5)?.parse::<i64>().ok()?);
-    // Days of years that begin in March, so that a leap day is the last one.
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
-    let days = year * 365 + year / 4 - year / 100 + year / 400 + (month * 153 + 2) / 5 + day - 1 - 719_468;
-    let local = ((days * 24 + hour) * 60 + minute) * 60 + second;
-    u64::try_from(local - sign * (hours * 60 + minutes) * 60).ok()
+    let format = format_description!(
+        "[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond][offset_hour sign:mandatory][offset_minute]"
+    );
+    OffsetDateTime::parse(text, format).ok()?.unix_timestamp().try_into().ok()
 }
 
 #[cfg(test)]
