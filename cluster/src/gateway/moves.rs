@@ -24,8 +24,16 @@ impl Gateway {
     /// ANA groups that are served here, of which hosts have had an operation at an image for long. None of them goes away because
     /// this gateway wants that: it would not drain, and what does not end in time ends the whole process later.
     pub fn set_slow(&mut self, now: Duration, slow: BTreeSet<GroupId>) {
-        self.slow = slow;
+        let quiet = now + self.timing.quiet;
+        for id in core::mem::replace(&mut self.slow, slow) {
+            self.groups.get_mut(&id).into_iter().for_each(|group| group.slow_until = quiet);
+        }
         self.advance(now);
+    }
+
+    /// Whether it is, or was a short time ago: what is slow now and then is not asked for again and again.
+    pub(super) fn is_slow(&self, now: Duration, id: GroupId) -> bool {
+        self.slow.contains(&id) || self.groups.get(&id).is_some_and(|group| now < group.slow_until)
     }
 
     /// Whether a group that is served here goes to another gateway.
@@ -164,7 +172,7 @@ impl Gateway {
         });
         // What an operator has placed elsewhere waits for that.
         let mine = |(id, group): (&GroupId, &Group)| {
-            let stays = group.placed || self.slow.contains(id);
+            let stays = group.placed || self.is_slow(now, *id);
             (group.phase == Phase::Serving && group.wanted.is_none() && !stays).then_some(*id)
         };
         let mine = self.groups.iter().filter_map(mine);

@@ -12,6 +12,9 @@ const T: Timing = Timing::DEFAULT;
 /// After so long a daemon says that a disk is slow.
 const SLOW: Duration = Duration::from_secs(5);
 
+/// So long it takes to look at the images of an ANA group.
+const LOOK: Duration = Duration::from_secs(3);
+
 /// The storage cluster.
 #[derive(Default)]
 struct Store {
@@ -31,6 +34,8 @@ struct Running {
     /// Since when they do, as long as the group is served; what was told of that.
     since: Option<Duration>,
     slow: BTreeSet<GroupId>,
+    /// Looks at images, and when they are over.
+    looks: Vec<(OpId, Duration)>,
 }
 
 impl Running {
@@ -40,8 +45,8 @@ impl Running {
         let identity = Identity { process, addresses, software: "1".into(), ana_groups: 2 };
         let mut gateway = Gateway::new(identity, T, now);
         gateway.set_listens(now, Listens::Yes);
-        let (groups, hung, slow) = Default::default();
-        Self { gateway, groups, hangs, hung, since: None, slow }
+        let (groups, hung, slow, looks) = Default::default();
+        Self { gateway, groups, hangs, hung, since: None, slow, looks }
     }
 
     fn turn(&mut self, store: &mut Store, now: Duration) {
@@ -50,6 +55,13 @@ impl Running {
         if self.slow != slow {
             self.slow.clone_from(&slow);
             self.gateway.set_slow(now, slow);
+        }
+        self.act(store, now);
+    }
+
+    fn act(&mut self, store: &mut Store, now: Duration) {
+        for (op, _) in self.looks.extract_if(.., |(_, until)| *until <= now).collect::<Vec<_>>() {
+            self.gateway.on_reply(now, op, Reply::Done);
         }
         self.gateway.on_timeout(now);
         for _ in 0..200 {
@@ -89,6 +101,10 @@ impl Running {
                 store.clients += 1;
                 self.groups.insert(handle, group);
                 Reply::Connected(Address(format!("192.0.2.1:0/{}", store.clients)))
+            }
+            Action::LookAtImages { op, .. } => {
+                self.looks.push((op, now + LOOK));
+                return None;
             }
             Action::OpenImages { handle, .. } => {
                 if Some(self.groups[&handle]) == self.hangs {
@@ -158,4 +174,26 @@ fn group_that_would_not_drain_is_left_by_balance() {
         assert_eq!(outcome.ends, 0, "{hangs:?}: {outcome:?}");
         assert_ne!(outcome.owners[0], outcome.owners[1], "one of two is moved: {hangs:?}");
     }
+}
+
+/// Balance does not ask for what it takes back again, each time at the cost of another client.
+#[test]
+fn group_that_is_slow_now_and_then_is_seldom_asked_for() {
+    let (mut store, mut now) = (Store::default(), Duration::from_secs(1000));
+    let start = now;
+    let mut gateways = ["a", "b"].map(|name| Running::new(name, 1, None, start));
+    // The first has both ANA groups, as the other one comes later.
+    while now < start + Duration::from_secs(3600) {
+        now += Duration::from_millis(250);
+        let age = (now - start).as_secs();
+        let slow = if age % 4 < 2 { [1, 2].map(GroupId).into() } else { BTreeSet::new() };
+        for running in gateways.iter_mut().take(if age < 30 { 1 } else { 2 }) {
+            if running.slow != slow {
+                running.slow.clone_from(&slow);
+                running.gateway.set_slow(now, slow.clone());
+            }
+            running.act(&mut store, now);
+        }
+    }
+    assert!(store.clients < 10, "{} clients", store.clients);
 }
