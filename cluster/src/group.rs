@@ -111,6 +111,8 @@ pub(crate) struct Group {
     pub(crate) kept_until: Duration,
     /// Images of it could not be opened here: another gateway should take it.
     pub(crate) unable_until: Duration,
+    /// Its operations ended slowly a short time ago.
+    pub(crate) slow_until: Duration,
     /// Why it does not move here, before that is written down.
     pub(crate) refusal: Option<String>,
     /// That is because hosts would lose an image.
@@ -153,6 +155,7 @@ impl Group {
             not_before: Duration::ZERO,
             kept_until: Duration::ZERO,
             unable_until: Duration::ZERO,
+            slow_until: Duration::ZERO,
             refusal: None,
             loses: false,
             is_held: false,

@@ -2,7 +2,7 @@
 
 use super::{Gateway, Purpose};
 use crate::map::State;
-use crate::{Action, Address, GroupId, Reply};
+use crate::{Action, Address, GroupId, OpId, Reply};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -45,12 +45,19 @@ impl Gateway {
         })
     }
 
+    /// Nothing of hosts is under way any more at a client that does not end: a fence may be over before it has.
+    pub fn on_out(&mut self, op: OpId) {
+        if let Some(Purpose::Shutdown { since, .. }) = self.operations.get_mut(&op) {
+            *since = None;
+        }
+    }
+
     /// Whom the group's owner fences is fenced until then only. As the monitors keep that end, he is fenced again after it.
     pub(super) fn note_short_fence(&mut self, id: GroupId, until: Duration) {
         if let Some(State::Taking { fence: Some(address), .. }) =
             self.groups[&id].entry().map(|entry| &entry.state)
         {
-            self.short_fences.insert(address.clone(), (until, 0));
+            self.short_fences.insert(address.clone(), until);
         }
     }
 
@@ -58,25 +65,24 @@ impl Gateway {
     pub(super) fn fence_again(&mut self, now: Duration) {
         let mut ready = self.groups.values().filter(|group| group.address.is_some());
         let Some(handle) = ready.find_map(|group| group.handle) else { return };
-        let due = self.short_fences.extract_if(.., |_, (until, _)| *until <= now);
-        let due: Vec<_> = due.map(|(address, (_, ended))| (address, ended)).collect();
-        for (address, ended) in due {
-            let op = self.begin(Purpose::Fence(address.clone(), ended));
+        let due = self.short_fences.extract_if(.., |_, until| *until <= now);
+        for address in due.map(|(address, _)| address).collect::<Vec<_>>() {
+            let op = self.begin(Purpose::Fence(address.clone()));
             let duration = self.timing.blocklist;
             self.actions.push_back(Action::Blocklist { op, handle, address, duration });
         }
-        if let Some((until, _)) = self.short_fences.values().min().copied() {
+        if let Some(until) = self.short_fences.values().min().copied() {
             self.wake_at(until);
         }
     }
 
-    pub(super) fn on_fence(&mut self, now: Duration, address: Address, ended: u32, reply: &Reply) {
+    pub(super) fn on_fence(&mut self, now: Duration, address: Address, reply: &Reply) {
         let again = match reply {
             Reply::Done => return,
-            Reply::FencedUntil(until) if *until > now => (*until, 0),
-            // The monitors keep it a little longer than they say, or their clock is behind this one.
-            Reply::FencedUntil(_) => (now + self.timing.pause(ended), ended + 1),
-            _ => (now + self.timing.retry_unfenced, ended),
+            // Where it has ended, the monitors keep it a little longer than they say, or their clock is behind this one. It holds
+            // as long as they do.
+            Reply::FencedUntil(until) => (*until).max(now + self.timing.retry),
+            _ => now + self.timing.retry_unfenced,
         };
         self.short_fences.insert(address, again);
     }

@@ -133,7 +133,10 @@ impl Gateway {
             let may = may.map(|(name, load)| (name.clone(), *load)).collect();
             placement::least_loaded(&may, id).cloned().map(|to| (id, to))
         };
-        let is_of_use = |id: &GroupId| self.unopened.get(id).into_iter().flatten().any(|lack| !lack.is_gone);
+        let is_of_use = |id: &GroupId| {
+            let mut lacks = self.unopened.get(id).into_iter().flatten();
+            !self.is_slow(now, *id) && lacks.any(|lack| !lack.is_gone)
+        };
         let wish = known.iter().map(|(id, _)| *id).filter(is_of_use).filter(is_free).find_map(to);
         if let Some((id, to)) = wish
             && self.set_wish(id, Some(Move { rescue: true, ..Move::new(to.clone()) }))

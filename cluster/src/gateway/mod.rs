@@ -41,7 +41,7 @@ use crate::{
     Unopened, Via,
 };
 use crate::{GatewayName, action::Keys};
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -86,8 +86,8 @@ enum Purpose {
         /// When it was asked for.
         at: Duration,
     },
-    /// Fences an address again, whose fence was too short. How often in a row that fence had ended already.
-    Fence(Address, u32),
+    /// Fences an address again, whose fence was too short.
+    Fence(Address),
     Edit,
     Request(Request),
     Reconnect,
@@ -139,8 +139,10 @@ pub struct Gateway {
     create_again: Option<Duration>,
     /// What of the groups that are served here cannot be opened.
     unopened: BTreeMap<GroupId, Unopened>,
+    /// Those whose operations at an image do not end.
+    slow: BTreeSet<GroupId>,
     /// Fences that end too early, and when.
-    short_fences: BTreeMap<Address, (Duration, u32)>,
+    short_fences: BTreeMap<Address, Duration>,
     /// When it was last asked whether something is overdue.
     turned: Duration,
 }
@@ -183,6 +185,7 @@ impl Gateway {
             has_made_group: false,
             create_again: None,
             unopened: BTreeMap::new(),
+            slow: BTreeSet::new(),
             short_fences: BTreeMap::new(),
             turned: now,
         };
@@ -212,7 +215,7 @@ impl Gateway {
         let Some(purpose) = self.operations.remove(&op) else { return };
         let control = !matches!(
             purpose,
-            Purpose::Group(_) | Purpose::Shutdown { .. } | Purpose::Fence(..) | Purpose::Reconnect
+            Purpose::Group(_) | Purpose::Shutdown { .. } | Purpose::Fence(_) | Purpose::Reconnect
         );
         match reply {
             Reply::Blocklisted if control => self.on_control_blocklisted(now, op),
@@ -231,7 +234,7 @@ impl Gateway {
             Purpose::Group(group) => self.on_group(now, group, op, reply),
             Purpose::Wish => self.on_wish(&reply),
             Purpose::Shutdown { .. } => {}
-            Purpose::Fence(address, ended) => self.on_fence(now, address, ended, &reply),
+            Purpose::Fence(address) => self.on_fence(now, address, &reply),
             Purpose::Edit => self.on_edit(reply),
             Purpose::Request(request) => self.on_request(now, request, reply),
             Purpose::Reconnect => self.on_reconnected(),

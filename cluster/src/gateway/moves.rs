@@ -9,6 +9,7 @@ use crate::group::{Group, Phase};
 use crate::map::{Entry, Move, State};
 use crate::placement;
 use crate::{Action, GatewayName, GroupId, Listens, Object, Reply, Via};
+use alloc::collections::BTreeSet;
 use alloc::string::{String, ToString};
 use core::time::Duration;
 
@@ -20,6 +21,21 @@ pub(super) struct Trouble {
 }
 
 impl Gateway {
+    /// ANA groups that are served here, of which hosts have had an operation at an image for long. None of them goes away because
+    /// this gateway wants that: it would not drain, and what does not end in time ends the whole process later.
+    pub fn set_slow(&mut self, now: Duration, slow: BTreeSet<GroupId>) {
+        let quiet = now + self.timing.quiet;
+        for id in core::mem::replace(&mut self.slow, slow) {
+            self.groups.get_mut(&id).into_iter().for_each(|group| group.slow_until = quiet);
+        }
+        self.advance(now);
+    }
+
+    /// Whether it is, or was a short time ago: what is slow now and then is not asked for again and again.
+    pub(super) fn is_slow(&self, now: Duration, id: GroupId) -> bool {
+        self.slow.contains(&id) || self.groups.get(&id).is_some_and(|group| now < group.slow_until)
+    }
+
     /// Whether a group that is served here goes to another gateway.
     pub(super) fn consider_move(&mut self, now: Duration, id: GroupId) {
         let wish = self.groups[&id].wanted.clone();
@@ -39,7 +55,7 @@ impl Gateway {
             return;
         }
         let can_take = self.peers.get(&wish.to).is_some_and(super::Peer::can_take);
-        let is_void = wish.is_of_owner() && (!can_take || wish.refused.is_some());
+        let is_void = wish.is_of_owner() && (!can_take || wish.refused.is_some() || self.slow.contains(&id));
         if is_void && wish.refused.is_some() {
             self.spare(now, id, wish.to.clone());
         }
@@ -156,7 +172,8 @@ impl Gateway {
         });
         // What an operator has placed elsewhere waits for that.
         let mine = |(id, group): (&GroupId, &Group)| {
-            (group.phase == Phase::Serving && group.wanted.is_none() && !group.placed).then_some(*id)
+            let stays = group.placed || self.is_slow(now, *id);
+            (group.phase == Phase::Serving && group.wanted.is_none() && !stays).then_some(*id)
         };
         let mine = self.groups.iter().filter_map(mine);
         let may = |id: GroupId, to: &GatewayName| !self.is_spared(now, id, to);

@@ -7,7 +7,7 @@
 //! | `plan` | what goes wrong in a run, and when: drawn from the seed |
 //! | `world` | the events of a run, in order |
 //! | `node`, `process` | machines, clocks, processes; what the daemon does around the engine |
-//! | `store`, `requests` | objects, locks, monitors, OSDs; what they do with requests |
+//! | `objects`, `store`, `requests` | objects, locks, monitors, OSDs; what they do with requests |
 //! | `host`, `slots` | hosts that write numbers and read them |
 //! | `faults` | what goes wrong, and what operators do |
 //! | `oracle`, `settled` | what must hold always, and in the end |
@@ -23,6 +23,8 @@ mod host;
 mod mistakes;
 mod moves;
 mod node;
+#[path = "../gateway/objects.rs"]
+mod objects;
 mod oracle;
 mod plan;
 mod process;

@@ -1,17 +1,10 @@
 //! The store in memory: objects with keys, locks that expire, monitors, and OSDs that learn of fences each at its own time.
 
+use super::objects;
 use super::oracle::Oracle;
 use super::plan::Time;
-use nvmf_cluster::{Address, BootId, GroupId, Locker, Object, Reply, Snapshot};
+use nvmf_cluster::{Address, BootId, GroupId, Locker, Object, Reply};
 use std::collections::BTreeMap;
-
-/// An object.
-#[derive(Debug, Default)]
-struct Stored {
-    version: u64,
-    keys: BTreeMap<String, Vec<u8>>,
-    lock: Option<Lock>,
-}
 
 #[derive(Debug)]
 struct Lock {
@@ -24,7 +17,8 @@ struct Lock {
 /// The objects of the group.
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
-    objects: BTreeMap<Object, Stored>,
+    stored: objects::Objects,
+    locks: BTreeMap<Object, Lock>,
     pub(crate) stalled_until: Time,
     pub(crate) object_stalled_until: BTreeMap<Object, Time>,
     pub(crate) full_until: Time,
@@ -38,36 +32,21 @@ impl Objects {
     }
 
     pub(crate) fn read(&self, object: &Object, unless: Option<u64>) -> Reply {
-        let Some(stored) = self.objects.get(object) else { return Reply::Snapshot(Snapshot::default()) };
-        if unless == Some(stored.version) {
-            return Reply::Unchanged;
-        }
-        Reply::Snapshot(Snapshot { version: stored.version, keys: stored.keys.clone() })
+        self.stored.read(object, unless)
     }
 
     pub(crate) fn keys(&self, object: &Object) -> BTreeMap<String, Vec<u8>> {
-        self.objects.get(object).map(|stored| stored.keys.clone()).unwrap_or_default()
+        self.stored.keys(object)
     }
 
     /// Gives whether it was done.
     pub(crate) fn compare_and_set(
         &mut self,
         object: &Object,
-        compare: &[(String, Option<Vec<u8>>)],
-        set: &[(String, Option<Vec<u8>>)],
+        compare: &objects::Changes,
+        set: &objects::Changes,
     ) -> bool {
-        let stored = self.objects.entry(object.clone()).or_default();
-        if compare.iter().any(|(key, value)| stored.keys.get(key) != value.as_ref()) {
-            return false;
-        }
-        for (key, value) in set {
-            match value {
-                Some(value) => drop(stored.keys.insert(key.clone(), value.clone())),
-                None => drop(stored.keys.remove(key)),
-            }
-        }
-        stored.version += 1;
-        true
+        self.stored.compare_and_set(object, compare, set)
     }
 
     pub(crate) fn lock(
@@ -78,11 +57,10 @@ impl Objects {
         duration: Time,
         wall: i64,
     ) -> Reply {
-        let stored = self.objects.entry(object.clone()).or_default();
-        match &stored.lock {
+        match self.locks.get(object) {
             Some(lock) if lock.until > now && lock.by != by => Reply::Held(lock.by.clone()),
             _ => {
-                stored.lock = Some(Lock { by, until: now + duration, wall });
+                self.locks.insert(object.clone(), Lock { by, until: now + duration, wall });
                 Reply::Done
             }
         }
@@ -90,17 +68,14 @@ impl Objects {
 
     /// Who has it, and what that one's wall clock said at the last renewal, if there was one.
     pub(crate) fn lockers(&self, now: Time, object: &Object) -> (Reply, Option<(i64, Locker)>) {
-        let Some(lock) = self.objects.get(object).and_then(|stored| stored.lock.as_ref()) else {
-            return (Reply::Free, None);
-        };
+        let Some(lock) = self.locks.get(object) else { return (Reply::Free, None) };
         let stamp = Some((lock.wall, lock.by.clone()));
         if lock.until > now { (Reply::Held(lock.by.clone()), stamp) } else { (Reply::Free, stamp) }
     }
 
     pub(crate) fn unlock(&mut self, object: &Object, cookie: &BootId) {
-        let Some(stored) = self.objects.get_mut(object) else { return };
-        if stored.lock.as_ref().is_some_and(|lock| lock.by.cookie == *cookie) {
-            stored.lock = None;
+        if self.locks.get(object).is_some_and(|lock| lock.by.cookie == *cookie) {
+            self.locks.remove(object);
         }
     }
 }

@@ -249,6 +249,7 @@ impl Thread {
             ToDriver::Notified(object) => self.gateway.on_notified(now, &object),
             ToDriver::Connected(op, handle, connected) => self.on_connected(now, op, handle, connected),
             ToDriver::Fenced(handle) => self.gateway.on_fenced(now, handle),
+            ToDriver::Out(op) => self.gateway.on_out(op),
             ToDriver::Request(ticket, request) => self.on_request(now, ticket, request),
             ToDriver::Keep { group, name, value, tell } => {
                 let id = self.gateway.store_reservation(now, group, &name, value.as_ref());
@@ -257,6 +258,7 @@ impl Thread {
             // Nobody may wait any more.
             ToDriver::Status(tell) => drop(tell.send(self.gateway.status(now))),
             ToDriver::Unopened(unopened) => self.gateway.set_unopened(now, unopened),
+            ToDriver::Slow(slow) => self.gateway.set_slow(now, slow),
             ToDriver::Addresses(addresses) => self.gateway.set_addresses(now, addresses),
             ToDriver::Listens(listens) => self.gateway.set_listens(now, listens),
             ToDriver::Hosts(hosts) => self.gateway.set_hosts(now, hosts),

@@ -36,7 +36,7 @@ use nvmf_cluster::{
 };
 use nvmf_rados::Cluster;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
@@ -121,6 +121,8 @@ pub enum ToDriver {
     Connected(OpId, Handle, Result<Arc<Cluster>, Reply>),
     /// A connection is of no use any more.
     Fenced(Handle),
+    /// Nothing of hosts is under way any more at a connection that is to end.
+    Out(OpId),
     /// Somebody asks for something.
     Request(Ticket, Request),
     /// A file is to be kept of a namespace of an ANA group, or no longer.
@@ -138,6 +140,8 @@ pub enum ToDriver {
     Status(Sender<Status>),
     /// What cannot be opened of the groups that are served here, when that has changed.
     Unopened(BTreeMap<GroupId, Unopened>),
+    /// Those of which hosts have had an operation at an image for long, when that has changed.
+    Slow(BTreeSet<GroupId>),
     /// Where this gateway listens.
     Addresses(Vec<String>),
     /// Whether hosts can connect to this gateway.

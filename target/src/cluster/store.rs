@@ -5,7 +5,7 @@ use core::fmt;
 use core::time::Duration;
 use nvmf_cluster::action::Keys;
 use nvmf_cluster::{Address, BootId, Locker, Object, Reply, Snapshot};
-use nvmf_rados::{Cluster, ClusterSpec, Error, LockName, Pool, Renewal, boottime};
+use nvmf_rados::{Cluster, ClusterSpec, Error, LockName, Pool, Renewal};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -206,35 +206,14 @@ impl Store {
     }
 }
 
-/// Fences an address. The monitors keep the end that it has already, so it is looked at.
+/// Fences an address.
 pub(super) fn blocklist(cluster: &Cluster, address: &Address, duration: Duration) -> Reply {
-    if let Err(error) = cluster.blocklist_add(&address.0, duration) {
-        return replied(Err(error));
-    }
-    let left = match cluster.blocklist() {
+    let left = || match cluster.blocklist() {
         Ok(list) => fences::left(&list, address, SystemTime::now()),
         Err(error) => Err(error.to_string()),
     };
-    match left {
-        Ok(left) if left + fences::SLACK >= duration => Reply::Done,
-        // The monitors have not taken it away yet, and do so soon.
-        Ok(Duration::ZERO) => Reply::FencedUntil(boottime()),
-        Ok(left) => {
-            tracing::warn!(
-                "{address} is fenced for {} s only, and not for {}: somebody has fenced it before, and the cluster keeps that end. \
-                 It is fenced again then. If its process is known to be dead, this makes it longer now: ceph osd blocklist \
-                 rm {address}; ceph osd blocklist add {address} {}",
-                left.as_secs(),
-                duration.as_secs(),
-                duration.as_secs()
-            );
-            Reply::FencedUntil(boottime() + left)
-        }
-        Err(reason) => {
-            tracing::warn!("{address} is fenced, and for how long is not known: {reason}");
-            Reply::Done
-        }
-    }
+    let add = || cluster.blocklist_add(&address.0, duration);
+    fences::fence(address, duration, left, add).unwrap_or_else(|error| replied(Err(error)))
 }
 
 pub(super) fn wait_for_latest_osdmap(cluster: &Cluster) -> Reply {

@@ -30,6 +30,11 @@ impl SlowDisks {
         }
         Some(passed)
     }
+
+    /// Whether that one has had an operation for long.
+    pub(super) fn has(&self, nqn: nvmf_subsystem::Nqn, nsid: u32) -> bool {
+        self.0.contains_key(&(nqn, nsid))
+    }
 }
 
 impl Daemon {

@@ -1,7 +1,7 @@
 //! Images of a pool with too few OSDs cannot even be opened, and the call does not return. Nothing else waits for them.
 
 use super::cluster::Cluster;
-use super::gateway::{Gateway, report};
+use super::gateway::{Gateway, Running, report};
 use super::group::{Group, NQN};
 use super::group_changes::field;
 use super::groups::{FAILOVER_MAX, SOON, images};
@@ -136,5 +136,36 @@ pub(super) fn restarted(cluster: &mut Cluster) -> Result<()> {
     }
     cluster.revive_osd(0)?;
     group.until_read(2)?;
+    group.stop()
+}
+
+/// One of two gateways has all ANA groups, and a write to an image of one of them does not end. Balance moves another one.
+pub(super) fn balanced(cluster: &mut Cluster) -> Result<()> {
+    const HANGS: u32 = 2;
+    let group = Group::start(cluster, "balanced", 2, 2, &[])?;
+    make_pool(cluster, "slow")?;
+    cluster.rbd("create --size 8M slow/image")?;
+    let add = ["namespace", "add", NQN, "--nsid=1", "--rbd=slow/image", &format!("--ana-group={HANGS}")];
+    group.change(0, &add)?;
+    group.until_read(1)?;
+    // Its first objects are there, so that a write is one operation.
+    report(&mut group.job(1, &["--rw=write", "--bs=64k", "--size=8m"])?)?;
+    lose_osd(cluster, "slow")?;
+    let job = Running::start(group.job(1, &["--rw=randwrite", "--bs=4k", "--size=8m", "--iodepth=4"])?)?;
+    let why = |group: &Group| {
+        let status = group.status(0).unwrap_or_default();
+        status["groups"][HANGS.to_string()]["why"].as_str().unwrap_or_default().to_owned()
+    };
+    until_within("the status says that it is slow", SOON, || why(&group).contains("do not end"))?;
+    let begun = Instant::now();
+    // A minute after the last change of who is there.
+    until_within("balance moves the other one", Duration::from_secs(120), || {
+        group.owner(0, 1).as_deref() == Some("gw1")
+    })?;
+    println!("  the other ANA group was moved after {:.1?}", begun.elapsed());
+    ensure!(group.owner(1, HANGS).as_deref() == Some("gw0"), "what hangs was moved");
+    cluster.revive_osd(0)?;
+    job.report()?;
+    until_within("it is slow no more", SOON, || !why(&group).contains("do not end"))?;
     group.stop()
 }

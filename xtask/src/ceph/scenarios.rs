@@ -53,6 +53,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario { name: "group-shrunk", short: false, run: group_images::shrunk },
     Scenario { name: "group-inactive", short: false, run: inactive::in_a_group },
     Scenario { name: "group-inactive-restart", short: false, run: inactive::restarted },
+    Scenario { name: "group-inactive-balance", short: false, run: inactive::balanced },
     Scenario { name: "group-owner-cut", short: false, run: group_losses::owner_cut },
     Scenario { name: "group-many-images", short: false, run: groups::many_images },
 ];

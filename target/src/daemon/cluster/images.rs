@@ -147,6 +147,20 @@ impl Daemon {
         }
     }
 
+    /// Tells the group's thread of which ANA groups an image is slow, when that has changed.
+    pub(super) fn tell_slow(&mut self) {
+        let Some(cluster) = &mut self.cluster else { return };
+        let is_slow = |it: &&Export| self.slow.has(it.nqn, it.namespace.nsid);
+        // Of one that was taken away, operations are under way yet.
+        let slow = self.namespaces.open.iter().filter(is_slow).chain(self.namespaces.leaving());
+        let slow = slow.filter(|export| export.shared.is_some());
+        let slow: BTreeSet<_> = slow.map(|export| GroupId(export.namespace.ana_group)).collect();
+        if cluster.slow != slow {
+            cluster.slow.clone_from(&slow);
+            cluster.driver.tell(ToDriver::Slow(slow));
+        }
+    }
+
     /// One step of everything that is under way with images.
     pub(super) fn advance_images(&mut self) {
         let Some(cluster) = &self.cluster else { return };

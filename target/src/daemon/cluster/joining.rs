@@ -8,7 +8,7 @@ use core::time::Duration;
 use nvmf_backend::ClusterSpec;
 use nvmf_cluster::{BootId, GatewayName, Identity, InvalidName, Listens, Process};
 use nvmf_config::{Cluster, Config, Listener};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use thiserror::Error;
@@ -64,6 +64,7 @@ impl Membership {
             handles: BTreeMap::new(),
             looks: Vec::new(),
             unopened: BTreeMap::new(),
+            slow: BTreeSet::new(),
             answers: BTreeMap::new(),
             known: BTreeMap::new(),
             placing: Vec::new(),

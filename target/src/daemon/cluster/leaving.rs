@@ -30,12 +30,19 @@ pub(super) struct Leaving {
     drains: Option<OpId>,
     /// The last handle of the connection, and who waits for its end.
     shuts_down: Option<(OpId, Option<Arc<Cluster>>)>,
+    /// The group's thread knows that nothing of hosts is under way.
+    is_told: bool,
 }
 
 impl Leaving {
+    /// Whether nothing of hosts is under way at what was open.
+    fn has_nothing(&self) -> bool {
+        self.barrier.is_none() && self.stored.is_none() && self.disks.is_empty()
+    }
+
     /// Whether nothing is open for hosts any more.
     pub(super) fn is_out(&self) -> bool {
-        self.barrier.is_none() && self.stored.is_none() && self.disks.is_empty() && self.closing.is_empty()
+        self.has_nothing() && self.closing.is_empty()
     }
 }
 
@@ -155,6 +162,7 @@ impl Daemon {
             closing: Vec::new(),
             drains: None,
             shuts_down: None,
+            is_told: false,
         };
         Some(images.leaving.get_or_insert_with(new))
     }
@@ -194,6 +202,15 @@ impl Daemon {
         let free: Vec<Disk> = leaving.disks.extract_if(.., |disk| !disk.is_shared()).collect();
         leaving.closing.extend(close(free));
         leaving.closing.retain(|closing| closing.try_recv() != Err(TryRecvError::Disconnected));
+        // What else it takes to end the connection, images that are opened or closed, has nothing of hosts: librbd caches nothing.
+        let is_left = |export| is_through(export, handle);
+        if let (Some((op, _)), Some(cluster), false) = (&leaving.shuts_down, &self.cluster, leaving.is_told)
+            && leaving.has_nothing()
+            && !self.namespaces.leaving().any(is_left)
+        {
+            cluster.driver.tell(ToDriver::Out(*op));
+            leaving.is_told = true;
+        }
         if !leaving.is_out() {
             return false;
         }

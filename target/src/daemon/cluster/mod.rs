@@ -105,6 +105,8 @@ pub(super) struct Membership {
     looks: Vec<Look>,
     /// What cannot be opened of those that are served here, as the group's thread was told.
     unopened: BTreeMap<GroupId, Unopened>,
+    /// Those of which an image is slow, as it was told.
+    slow: BTreeSet<GroupId>,
     answers: Answers,
     /// What the group knows of images.
     known: BTreeMap<images::Key, known::Known>,
@@ -200,6 +202,7 @@ impl Daemon {
         self.advance_images();
         self.advance_looks();
         self.tell_unopened();
+        self.tell_slow();
         self.tell_unfinished();
         self.note_known();
         self.show_known_elsewhere();

@@ -1,16 +1,17 @@
 //! A gateway whose client of the store may not what its user may by now, or whose store writes nothing.
 
+use crate::objects::Objects;
 use nvmf_cluster::{
     Action, Address, AnaState, BootId, Gateway, GatewayName, Handle, Identity, Locker, Object, Process,
-    Reply, Snapshot, Timing,
+    Reply, Timing,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// A store that does all that it is asked for, and what the gateway has there.
 #[derive(Default)]
 struct Store {
-    objects: BTreeMap<Object, (u64, BTreeMap<String, Vec<u8>>)>,
+    objects: Objects,
     /// The control plane's client may not write.
     is_outdated: bool,
     /// The control plane's client is blocklisted, and each one that is made after it.
@@ -37,13 +38,7 @@ impl Store {
                 self.refused += 1;
                 Reply::Blocklisted
             }
-            Action::Read { object, unless, .. } => {
-                let (version, keys) = self.objects.entry(object).or_default();
-                match unless == Some(*version) {
-                    true => Reply::Unchanged,
-                    false => Reply::Snapshot(Snapshot { version: *version, keys: keys.clone() }),
-                }
-            }
+            Action::Read { object, unless, .. } => self.objects.read(&object, unless),
             Action::CompareAndSet { .. } if self.is_outdated || self.is_full => {
                 self.refused += 1;
                 Reply::Failed("it may not write".into())
@@ -54,18 +49,10 @@ impl Store {
                 Reply::Failed("timed out".into())
             }
             Action::CompareAndSet { object, compare, set, .. } => {
-                let (version, keys) = self.objects.entry(object).or_default();
-                if compare.iter().any(|(key, value)| keys.get(key) != value.as_ref()) {
-                    return Reply::Conflict;
+                match self.objects.compare_and_set(&object, &compare, &set) {
+                    true => Reply::Done,
+                    false => Reply::Conflict,
                 }
-                for (key, value) in set {
-                    match value {
-                        Some(value) => drop(keys.insert(key, value)),
-                        None => drop(keys.remove(&key)),
-                    }
-                }
-                *version += 1;
-                Reply::Done
             }
             Action::Lock { .. } if self.is_outdated => Reply::Outdated("it may not lock".into()),
             Action::Lock { cookie, .. } => match &self.leased {
@@ -133,15 +120,15 @@ impl Store {
 
     /// The entries of ANA groups that somebody has.
     fn owned(&self) -> Vec<String> {
-        let (_, map) = &self.objects[&Object::Map];
-        let entries = map.values().map(|value| String::from_utf8_lossy(value).into_owned());
+        let entries = self.objects.keys(&Object::Map);
+        let entries = entries.values().map(|value| String::from_utf8_lossy(value).into_owned());
         entries.filter(|entry| entry.contains("\"owned\"")).collect()
     }
 
     /// Whether the record says that the gateway leaves.
     fn is_told(&self) -> bool {
-        let (_, records) = &self.objects[&Object::Gateways];
-        String::from_utf8_lossy(&records["gateway/a"]).contains("\"leaving\":true")
+        String::from_utf8_lossy(&self.objects.keys(&Object::Gateways)["gateway/a"])
+            .contains("\"leaving\":true")
     }
 
     fn run(
@@ -265,13 +252,12 @@ fn wish_that_cannot_be_written_is_tried_again_after_a_pause() {
     let (mut store, mut now) = (Store::default(), Duration::from_secs(1));
     let mut gateway = serving(&mut store, &mut now);
     // Of balance, for a gateway that is not there: its owner takes it back.
-    let (version, map) = store.objects.get_mut(&Object::Map).unwrap();
-    map.insert("move/1".into(), br#"{"format":1,"to":"b","balance":true}"#.to_vec());
-    *version += 1;
+    let wish = br#"{"format":1,"to":"b","balance":true}"#.to_vec();
+    assert!(store.objects.compare_and_set(&Object::Map, &[], &[("move/1".into(), Some(wish))]));
     store.is_full = true;
     store.turns(&mut gateway, &mut now, 200);
     assert!((2..=60).contains(&store.refused), "{} writes in 20 s", store.refused);
     store.is_full = false;
     store.turns(&mut gateway, &mut now, 10);
-    assert!(!store.objects[&Object::Map].1.contains_key("move/1"));
+    assert!(!store.objects.keys(&Object::Map).contains_key("move/1"));
 }
