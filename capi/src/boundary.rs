@@ -108,7 +108,7 @@ pub(crate) fn errno(error: &Error) -> c_int {
             BlockError::Os(libc::ENOMEM) => libc::ENOMEM,
             BlockError::Device(_) | BlockError::Os(_) => libc::EREMOTEIO,
         },
-        Error::Association { .. } | Error::Foreign { .. } | Error::Closed => libc::ENOLINK,
+        Error::Association { .. } | Error::Foreign { .. } | Error::Closed { .. } => libc::ENOLINK,
         Error::Misaligned { .. }
         | Error::TooLong { .. }
         | Error::Overlap { .. }

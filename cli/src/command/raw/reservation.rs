@@ -116,7 +116,9 @@ fn send_to_disk(
             for _ in 0..others {
                 match waiting.tell(device.raw_io(command.clone())).await {
                     // Whatever the controller that was lost may still carry out is over before another one gets it.
-                    Err(Error::Association { .. } | Error::Closed) => was_lost = true,
+                    Err(error @ (Error::Association { .. } | Error::Closed { .. })) => {
+                        was_lost |= error.effect() != Effect::Nothing;
+                    }
                     reply => return answered(reply, what, was_lost, &waiting),
                 }
             }
