@@ -424,9 +424,9 @@ impl<T: Transport> Engine<T> {
     fn on_gave_up(&mut self) {
         let Some(first) = self.observers.first.take() else { return };
         let lost = self.observers.snapshot.lock().unwrap_or_else(PoisonError::into_inner).lost.clone();
-        let _ = first
-            .send(Err(lost
-                .map_or_else(|| FirstError::System("no reason given".to_owned()), FirstError::Association)));
+        let _ = first.send(Err(
+            lost.map_or_else(|| FirstError::System("no answer in time".to_owned()), FirstError::Association)
+        ));
     }
 
     fn tell_state(&mut self) {

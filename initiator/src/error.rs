@@ -104,6 +104,14 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// The name in the URI of a disk has no address now. It may have one later.
+    #[error("{uri}: {reason}")]
+    Unresolved {
+        /// What was given.
+        uri: String,
+        /// What the system's resolver says.
+        reason: String,
+    },
     /// There is no such namespace, or none of a size and format that can be used.
     #[error("{nqn} has no namespace {nsid} for this host that can be used; it has: {there}")]
     NoSuchNamespace {
@@ -307,6 +315,7 @@ impl Error {
             | Self::Overlap { .. }
             | Self::Identify { .. }
             | Self::Uri { .. }
+            | Self::Unresolved { .. }
             | Self::NoSuchNamespace { .. }
             | Self::Identity { .. }
             | Self::Foreign { .. }
@@ -342,6 +351,7 @@ impl Error {
             | Self::Overlap { .. }
             | Self::Raw { .. }
             | Self::Uri { .. } => ErrorKind::InvalidInput,
+            Self::Unresolved { .. } => ErrorKind::HostUnreachable,
             Self::NoSuchNamespace { .. } => ErrorKind::NotFound,
             Self::TimedOut { .. } => ErrorKind::TimedOut,
             Self::Memory { .. } => ErrorKind::OutOfMemory,
