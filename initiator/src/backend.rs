@@ -356,7 +356,7 @@ impl<T: Transport> RemoteBackend<T> {
     pub fn turn(&mut self) -> bool {
         let worked = self.driver.turn(self.start.elapsed());
         while let Some(event) = self.driver.poll_event() {
-            self.log.on_event(&event, |path| self.driver.address(path));
+            self.log.on_event(&event, |path| self.driver.address(path), self.driver.without_access());
             self.happened += 1;
             match event {
                 DriverEvent::Ready { .. } => (self.lost, self.reconnects) = (None, self.reconnects + 1),

@@ -358,7 +358,7 @@ impl<T: Transport> Engine<T> {
         while let Some(event) = self.driver.poll_event() {
             // Whoever waits for the first connection is told what happens to it.
             if self.observers.first.is_none() {
-                self.log.on_event(&event, |path| self.driver.address(path));
+                self.log.on_event(&event, |path| self.driver.address(path), self.driver.without_access());
             }
             match event {
                 DriverEvent::Ready { after } => {
@@ -379,6 +379,8 @@ impl<T: Transport> Engine<T> {
                 DriverEvent::NamespacesChanged
                 | DriverEvent::Foreign(..)
                 | DriverEvent::Restored(_)
+                | DriverEvent::NoAccess(_)
+                | DriverEvent::AccessAgain(_)
                 | DriverEvent::PathReady(..)
                 | DriverEvent::PathForeign(..) => self.publish(),
                 DriverEvent::PathFailed(..) | DriverEvent::PathWaits(_) => {

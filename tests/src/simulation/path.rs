@@ -252,6 +252,8 @@ impl<N: Network> Path<N> {
                 }
                 DriverEvent::NamespacesChanged
                 | DriverEvent::Restored(_)
+                | DriverEvent::NoAccess(_)
+                | DriverEvent::AccessAgain(_)
                 | DriverEvent::PathFailed(..)
                 | DriverEvent::PathWaits(_)
                 | DriverEvent::PathForeign(..)
