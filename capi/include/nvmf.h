@@ -5,14 +5,16 @@
  * Results. Functions that return int or ssize_t return a negative errno when they fail: -EINVAL for what is wrong with the
  * call (null, not whole blocks, beyond the end of the disk), and otherwise
  *
- *   -EIO          the medium failed, or a flush did, so that written data may be lost
+ *   -EIO          the medium failed, or a flush did, so that written data may be lost; or this machine lacks what a
+ *                 connection needs (a key, a file, a thread)
  *   -EROFS        the disk is read-only
  *   -ENOSPC       no space is left behind the disk
  *   -EOPNOTSUPP   the disk has no such operation
  *   -EILSEQ       a compare found other data
  *   -EBADE        another host's reservation refuses it
- *   -ENOLINK      the disk is gone, or the connection was closed or given up
- *   -ETIMEDOUT    it has not ended in the time that the option timeout gives it, or its connection was lost again and again for
+ *   -ENOLINK      the disk is gone, or the connection was closed or given up; nvmf_open() cannot connect, or its name has
+ *                 no address now
+ *   -ETIMEDOUT    it (nvmf_open() too) has not ended in the time that the option timeout gives it, or its connection was lost again and again for
  *                 as long as operations wait for a lost connection
  *   -EREMOTEIO    the target failed
  *   -ENOMEM       there is no memory for it
@@ -231,9 +233,11 @@ enum nvmf_effect nvmf_last_effect(void);
    hostnqn=NQN, hostid=UUID  as whom; by default as this machine (/etc/nvme), which gets an identity where it has none
    host-traddr=ADDRESS       from which of this machine's addresses
    timeout=S                 an operation that has not ended by then fails with -ETIMEDOUT, and what was not sent of it
-                             is never sent; what was, goes on, and others of its blocks wait for its end; by default none
+                             is never sent; what was, goes on, and others of its blocks wait for its end; by default none.
+                             So does nvmf_open() itself
    io-timeout=S              a command that is not answered by then ends its connection; 30
-   connect-timeout=S         for each connection; 10 over TCP, 3 over RDMA
+   connect-timeout=S         for each connection, and for each answer while it is set up; 10 over TCP, 3 over RDMA, and
+                             60 for an answer
    keep-alive-tmo=S          Keep Alive Timeout; 5
    reconnect-delay=S         before the first attempt to connect again; 1
    ctrl-loss-tmo=S           how long to try, before operations fail for good; 600, -1 is for ever

@@ -72,8 +72,31 @@ impl From<Error> for Fault {
             message = format!("{message}: {error}");
             source = error.source();
         }
-        Self { errno: errno(&error), effect: effect(&error), message }
+        Self { errno: errno(&error), effect: effect(&error), message: in_words_of_options(message) }
     }
+}
+
+/// What the crates beneath call by the names of the command line, by the names of the options here.
+const NAMES: [(&str, &str); 9] = [
+    (
+        "; of a disk that is attached it is read from the file that names its options (--persist, --config) at nvmf upgrade",
+        "",
+    ),
+    (
+        "connect with --concat and this host's secret (--dhchap-secret), or over TLS with a configured key (--tls)",
+        "connect over TLS with a configured key (tls-key-file=)",
+    ),
+    ("allow it (--dhchap-optional)", "leave dhchap-secret-file= out"),
+    ("--dhchap-ctrl-secret", "dhchap-ctrl-secret-file="),
+    ("--dhchap-secret", "dhchap-secret-file="),
+    ("--tls-key-file", "tls-key-file="),
+    ("--concat, --tls", "tls-key-file="),
+    ("--tls", "tls-key-file="),
+    ("-t tcp", "nvme+tcp://"),
+];
+
+fn in_words_of_options(message: String) -> String {
+    NAMES.iter().fold(message, |message, (of_command, of_option)| message.replace(of_command, of_option))
 }
 
 impl From<Failed> for Fault {
@@ -108,7 +131,11 @@ pub(crate) fn errno(error: &Error) -> c_int {
             BlockError::Os(libc::ENOMEM) => libc::ENOMEM,
             BlockError::Device(_) | BlockError::Os(_) => libc::EREMOTEIO,
         },
-        Error::Association { .. } | Error::Foreign { .. } | Error::Closed => libc::ENOLINK,
+        // A name server that is away comes back, as a target does.
+        Error::Association { .. }
+        | Error::Foreign { .. }
+        | Error::Closed { .. }
+        | Error::Unresolved { .. } => libc::ENOLINK,
         Error::Misaligned { .. }
         | Error::TooLong { .. }
         | Error::Overlap { .. }
@@ -149,4 +176,39 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<&'a str
     // SAFETY: it is not null; the rest is the caller's promise.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str().map_err(|_| Fault::misuse(format!("{what} is not UTF-8")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvmf_initiator::{
+        AssociationError, Connection, HostIdentity, Options, TcpOptions, TlsOptions, TransportOptions,
+        block_on,
+    };
+
+    fn failed(source: AssociationError) -> Error {
+        let (nqn, address) = ("nqn.2026-11.com.example:disk".to_owned(), ([127, 0, 0, 1], 4420).into());
+        Error::Association { nqn, address, effect: Effect::Nothing, source: Box::new(source) }
+    }
+
+    #[test]
+    fn what_can_be_done_is_said_by_the_names_of_the_options() {
+        let keyring = TlsOptions::of_keyring("none of that name");
+        let mut options = Options::with_host(
+            ([127, 0, 0, 1], 1).into(),
+            "nqn.2026-11.com.example:disk".parse().expect("an NQN"),
+            HostIdentity::generate().expect("an identity"),
+        );
+        options.transport = TransportOptions::Tcp(TcpOptions::default().with_tls(Some(keyring)));
+        let no_key = block_on(Connection::connect(options)).expect_err("there is no key");
+        for (error, option) in [
+            (failed(AssociationError::AuthenticationRequired), "dhchap-secret-file="),
+            (failed(AssociationError::SecureChannelRequired), "tls-key-file="),
+            (failed(AssociationError::NotAuthenticated), "dhchap-secret-file="),
+            (no_key, "tls-key-file="),
+        ] {
+            let said = Fault::from(error).message;
+            assert!(said.contains(option) && !said.contains(" --") && !said.contains("(--"), "{said}");
+        }
+    }
 }

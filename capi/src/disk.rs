@@ -9,6 +9,7 @@ use core::slice;
 use libc::c_int;
 use nvmf_initiator::queue::Queue;
 use nvmf_initiator::{Connection, ConnectionState, Device, Error, Uri, block_on};
+use std::time::Instant;
 
 /// A remote namespace that is connected to.
 pub struct nvmf_disk {
@@ -88,9 +89,11 @@ pub struct nvmf_info {
 ///   hostnqn=NQN, hostid=UUID  as whom; by default as this machine (/etc/nvme), which gets an identity where it has none
 ///   host-traddr=ADDRESS       from which of this machine's addresses
 ///   timeout=S                 an operation that has not ended by then fails with -ETIMEDOUT, and what was not sent of it
-///                             is never sent; what was, goes on, and others of its blocks wait for its end; by default none
+///                             is never sent; what was, goes on, and others of its blocks wait for its end; by default none.
+///                             So does nvmf_open() itself
 ///   io-timeout=S              a command that is not answered by then ends its connection; 30
-///   connect-timeout=S         for each connection; 10 over TCP, 3 over RDMA
+///   connect-timeout=S         for each connection, and for each answer while it is set up; 10 over TCP, 3 over RDMA, and
+///                             60 for an answer
 ///   keep-alive-tmo=S          Keep Alive Timeout; 5
 ///   reconnect-delay=S         before the first attempt to connect again; 1
 ///   ctrl-loss-tmo=S           how long to try, before operations fail for good; 600, -1 is for ever
@@ -121,8 +124,17 @@ pub unsafe extern "C" fn nvmf_open(
 fn open(uri: &str, options: &[&str]) -> Result<nvmf_disk, Fault> {
     let uri: Uri = uri.parse()?;
     let settings = options::Settings::parse(options)?;
-    let timeout = settings.timeout;
-    let connection = block_on(Connection::connect(settings.connection(&uri)?))?;
+    let (timeout, begun) = (settings.timeout, Instant::now());
+    let mut options = settings.connection(&uri)?;
+    options.open_timeout = timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
+    let connection = block_on(Connection::connect(options)).map_err(|error| {
+        let is_late = timeout.is_some_and(|timeout| begun.elapsed() >= timeout);
+        let mut fault = Fault::from(error);
+        if is_late {
+            fault.errno = libc::ETIMEDOUT;
+        }
+        fault
+    })?;
     let nsid = match uri.nsid {
         Some(nsid) => nsid,
         None => match &connection.namespaces()[..] {

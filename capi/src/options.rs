@@ -102,7 +102,7 @@ impl Settings {
             "timeout" => self.timeout = Some(some_time(value).map_err(bad)?),
             "io-timeout" => self.io_timeout = Some(some_time(value).map_err(bad)?),
             "connect-timeout" => self.connect_timeout = Some(some_time(value).map_err(bad)?),
-            "keep-alive-tmo" => self.keep_alive = Some(some_time(value).map_err(bad)?),
+            "keep-alive-tmo" => self.keep_alive = Some(keep_alive(value).map_err(bad)?),
             "reconnect-delay" => self.reconnect_delay = Some(seconds(value).map_err(bad)?),
             "ctrl-loss-tmo" => self.ctrl_loss_timeout = Some(or_for_ever(value).map_err(bad)?),
             "fast-io-fail-tmo" => self.fast_io_fail_timeout = Some(or_for_ever(value).map_err(bad)?),
@@ -203,15 +203,13 @@ fn number<T: FromStr<Err: core::fmt::Display>>(value: &str) -> Result<T, String>
 }
 
 fn within(value: &str, least: u16, most: u16) -> Result<u16, String> {
-    let number: u16 = number(value)?;
-    match (least..=most).contains(&number) {
-        true => Ok(number),
-        false => Err(format!("it is from {least} to {most}")),
-    }
+    let number = value.parse().ok().filter(|number| (least..=most).contains(number));
+    number.ok_or_else(|| format!("it is a number from {least} to {most}"))
 }
 
 fn seconds(value: &str) -> Result<Duration, String> {
-    Duration::try_from_secs_f64(number(value)?).map_err(|_| "it is no time in seconds, from 0 on".to_owned())
+    let seconds = value.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.ok_or_else(|| "it is no time in seconds, from 0 on".to_owned())
 }
 
 /// A time in which something can be done.
@@ -222,8 +220,20 @@ fn some_time(value: &str) -> Result<Duration, String> {
         .ok_or_else(|| "it is no time in seconds, above 0".to_owned())
 }
 
+/// A Keep Alive Timeout: on the wire it is milliseconds, of which 0 turn it off.
+fn keep_alive(value: &str) -> Result<Duration, String> {
+    let time = some_time(value)?;
+    match (1..=u128::from(u32::MAX)).contains(&time.as_millis()) {
+        true => Ok(time),
+        false => Err("it is from 0.001 to 4294967 seconds".to_owned()),
+    }
+}
+
 fn or_for_ever(value: &str) -> Result<Option<Duration>, String> {
-    if value == "-1" { Ok(None) } else { seconds(value).map(Some) }
+    if value == "-1" {
+        return Ok(None);
+    }
+    seconds(value).map(Some).map_err(|reason| format!("{reason}, nor -1"))
 }
 
 fn yes(value: &str) -> Result<bool, String> {

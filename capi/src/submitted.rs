@@ -287,7 +287,7 @@ fn reason(error: &Error) -> (u32, u32) {
     let reason = match error {
         Error::TimedOut { .. } => 16,
         Error::Memory { .. } => 17,
-        Error::Association { .. } | Error::Foreign { .. } | Error::Closed => 11,
+        Error::Association { .. } | Error::Foreign { .. } | Error::Closed { .. } => 11,
         Error::Misaligned { .. } | Error::TooLong { .. } | Error::Overlap { .. } => 3,
         Error::Io { source, .. } => match source {
             BlockError::OutOfRange => 2,

@@ -137,6 +137,17 @@ static void misuse(const char *uri)
         options[0] = times[at];
         CHECK(nvmf_open(uri, options, &none) == -EINVAL && strstr(nvmf_last_error(), "above 0"));
     }
+    options[0] = "keep-alive-tmo=0.0001";
+    CHECK(nvmf_open(uri, options, &none) == -EINVAL && strstr(nvmf_last_error(), "0.001"));
+    const char *numbers[] = { "queue-size=1", "queue-size=99999", "queue-size=many" };
+    for (size_t at = 0; at < sizeof numbers / sizeof *numbers; at++) {
+        options[0] = numbers[at];
+        CHECK(nvmf_open(uri, options, &none) == -EINVAL && strstr(nvmf_last_error(), "from 2 to 1024"));
+    }
+    CHECK(nvmf_last_effect() == NVMF_EFFECT_NONE);
+    /* A name server may be away for a moment. */
+    const char *unknown = "nvme+tcp://storage-b.invalid/nqn.2026-11.com.example:disk";
+    CHECK(nvmf_open(unknown, NULL, &none) == -ENOLINK && strstr(nvmf_last_error(), "storage-b.invalid"));
     options[0] = "timeout";
     CHECK(nvmf_open(uri, options, &none) == -EINVAL && strstr(nvmf_last_error(), "name=value"));
     nvmf_close(NULL);
@@ -169,7 +180,7 @@ int main(int argc, char **argv)
     struct nvmf_info info;
     const char *options[] = { "timeout=20", "ctrl-loss-tmo=-1", "io-timeout=10.5", "nr-io-queues=2", NULL };
 
-    if (argc < 3)
+    if (argc < 4)
         return 2;
     if (nvmf_open(argv[1], options, &disk) != 0) {
         fprintf(stderr, "%s\n", nvmf_last_error());
@@ -191,6 +202,12 @@ int main(int argc, char **argv)
     struct nvmf_disk *other = NULL;
     const char *soon[] = { "connect-timeout=5", NULL };
     CHECK(nvmf_open(argv[2], soon, &other) == -ENOLINK && !other);
+    CHECK(nvmf_last_effect() == NVMF_EFFECT_NONE);
+    /* Somebody takes the connection there, and says nothing. */
+    soon[0] = "connect-timeout=0.3";
+    CHECK(nvmf_open(argv[3], soon, &other) == -ENOLINK && !other && nvmf_last_effect() == NVMF_EFFECT_NONE);
+    soon[0] = "timeout=0.3";
+    CHECK(nvmf_open(argv[3], soon, &other) == -ETIMEDOUT && !other && nvmf_last_effect() == NVMF_EFFECT_NONE);
     char uri[512];
     snprintf(uri, sizeof uri, "%.*s77", (int)strlen(argv[1]) - 1, argv[1]);
     CHECK(nvmf_open(uri, NULL, &other) == -ENOENT && strstr(nvmf_last_error(), "77"));

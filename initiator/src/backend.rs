@@ -7,7 +7,7 @@ use crate::driver::{
 use crate::log::Log;
 use crate::sleep::{arm, sleep};
 use crate::transport::{AnyTransport, Transport};
-use crate::{ConnectionState, Error, Options, PathOptions};
+use crate::{ConnectionState, Effect, Error, Options, PathOptions};
 use core::time::Duration;
 use nvme_proto::{Nqn, Nsid};
 use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Full, Geometry, RegionId, Tag};
@@ -127,7 +127,9 @@ impl<T: Transport> RemoteBackend<T> {
                 Some(DriverEvent::Lost(error) | DriverEvent::AttemptFailed(error)) => lost = Some(error),
                 Some(DriverEvent::GaveUp) => {
                     let paths = backend.driver.paths();
-                    return Err(lost.map_or(Error::Closed, |error| association(options, &paths, error)));
+                    return Err(lost.map_or(Error::Closed { effect: Effect::Nothing }, |error| {
+                        association(options, &paths, error)
+                    }));
                 }
                 Some(_) => {}
                 None if worked => {}
@@ -354,7 +356,7 @@ impl<T: Transport> RemoteBackend<T> {
     pub fn turn(&mut self) -> bool {
         let worked = self.driver.turn(self.start.elapsed());
         while let Some(event) = self.driver.poll_event() {
-            self.log.on_event(&event, |path| self.driver.address(path));
+            self.log.on_event(&event, |path| self.driver.address(path), self.driver.without_access());
             self.happened += 1;
             match event {
                 DriverEvent::Ready { .. } => (self.lost, self.reconnects) = (None, self.reconnects + 1),
@@ -374,7 +376,7 @@ impl<T: Transport> RemoteBackend<T> {
 fn association(options: &Options, paths: &[PathStatus], source: AssociationError) -> Error {
     let address = address_of_loss(paths, &source).unwrap_or(options.address);
     let nqn = options.nqn.to_string();
-    Error::Association { nqn, address, source: Box::new(source) }
+    Error::Association { nqn, address, effect: Effect::Nothing, source: Box::new(source) }
 }
 
 fn cannot_start(options: &Options, error: StartError) -> Error {

@@ -8,10 +8,11 @@ use crate::shared_driver::SharedDriver;
 use crate::state::{self, Changes, StateReceiver};
 use crate::statistics::{Counters, Statistics};
 use crate::transport::Transport;
-use crate::{AdminReply, Device, Error, Options};
+use crate::{AdminReply, Device, Effect, Error, Options};
 use core::fmt;
 use futures_channel::oneshot;
 use nvme_proto::Nsid;
+use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
 use nvmf_auth::host::Secrets;
 use nvmf_host::admin::AdminCommand;
 use nvmf_host::{AssociationError, ControllerInfo, DiscoveryLog, Mismatch, Namespace, NamespaceIdentity};
@@ -121,8 +122,10 @@ impl Connection {
         match connected.await {
             Ok(Ok(())) => Ok(Self { shared }),
             Ok(Err(FirstError::System(reason))) => Err(system(reason)),
-            Ok(Err(FirstError::Association(source))) => Err(shared.association_error(source)),
-            Err(_) => Err(Error::Closed),
+            Ok(Err(FirstError::Association(source))) => {
+                Err(shared.association_error(source, Effect::Nothing))
+            }
+            Err(_) => Err(Error::Closed { effect: Effect::Nothing }),
         }
     }
 
@@ -224,18 +227,20 @@ impl Connection {
     /// Sends an admin command ([`nvmf_host::admin`] builds them).
     ///
     /// # Errors
-    /// What ended the association before the command did, or [`Error::Closed`]; whether the command took effect is not
-    /// known then. One that is not answered within 60 seconds ends the association. One that waits for a connection
+    /// What ended the association before the command did, or [`Error::Closed`]; [`Error::effect`] says whether the command may have
+    /// taken effect. One that is not answered within 60 seconds ends the association. One that waits for a connection
     /// fails when I/O does. A status that is not success is no error here.
     pub async fn admin(&self, command: AdminCommand) -> Result<AdminReply, Error> {
+        let effect = effect(QueueKind::Admin, &command);
         let asked = self.shared.ask(QueueKind::Admin, Recipient::Controller, command, Times::default()).await;
-        asked.map_err(|_| self.shared.closed())
+        asked.map_err(|unanswered| self.shared.closed(unanswered.effect(effect)))
     }
 
     /// Sends a command to an I/O queue ([`crate::raw`]).
     pub(crate) async fn io(&self, command: AdminCommand) -> Result<AdminReply, Error> {
+        let effect = effect(QueueKind::Io, &command);
         let asked = self.shared.ask(QueueKind::Io, Recipient::Controller, command, Times::default()).await;
-        asked.map_err(|_| self.shared.closed())
+        asked.map_err(|unanswered| self.shared.closed(unanswered.effect(effect)))
     }
 
     /// Sends a command to an I/O queue of a controller that has no namespace under this NSID.
@@ -244,7 +249,7 @@ impl Connection {
         nsid: Nsid,
         command: AdminCommand,
     ) -> Result<AdminReply, Error> {
-        let opcode = command.command.sqe().opcode;
+        let (opcode, effect) = (command.command.sqe().opcode, effect(QueueKind::Io, &command));
         let asked = self.shared.ask(QueueKind::Io, Recipient::NoDisk, command, Times::default()).await;
         let appeared = || self.namespaces().iter().any(|namespace| namespace.nsid == nsid);
         asked.map_err(|unanswered| match unanswered {
@@ -252,7 +257,7 @@ impl Connection {
                 opcode,
                 reason: format!("a disk has appeared as namespace {nsid}, which was not there before"),
             },
-            _ => self.shared.closed(),
+            unanswered => self.shared.closed(unanswered.effect(effect)),
         })
     }
 
@@ -266,7 +271,7 @@ impl Connection {
         let (reply, replied) = oneshot::channel();
         let secrets = Box::new(secrets);
         self.shared.shared_driver.send(Message::AuthenticateAgain { secrets, reply });
-        replied.await.map_err(|_| self.shared.closed())
+        replied.await.map_err(|_| self.shared.closed(Effect::Unknown))
     }
 
     /// Shuts the controller down, and ends the thread. Operations that have not ended fail, and so does what other handles submit
@@ -291,7 +296,8 @@ impl Shared {
         let (reply, replied) = oneshot::channel();
         let request = CommandRequest { queue, recipient, command, times, reply };
         self.shared_driver.send(Message::Command(request));
-        replied.await.unwrap_or(Err(Unanswered::Lost))
+        // One that nobody has taken.
+        replied.await.unwrap_or(Err(Unanswered::Closed))
     }
 
     pub(crate) fn lock_snapshot(&self) -> MutexGuard<'_, Snapshot> {
@@ -302,16 +308,27 @@ impl Shared {
         self.lock_snapshot().clone()
     }
 
-    fn association_error(&self, source: nvmf_host::AssociationError) -> Error {
+    fn association_error(&self, source: AssociationError, effect: Effect) -> Error {
         let of_path = address_of_loss(&self.lock_snapshot().paths, &source);
         let (nqn, address) = (self.options.nqn.to_string(), of_path.unwrap_or(self.options.address));
-        Error::Association { nqn, address, source: Box::new(source) }
+        Error::Association { nqn, address, effect, source: Box::new(source) }
     }
 
-    /// Why operations fail.
-    pub(crate) fn closed(&self) -> Error {
-        self.snapshot().lost.map_or(Error::Closed, |source| self.association_error(source))
+    /// Why operations fail; of one that may have done this.
+    pub(crate) fn closed(&self, effect: Effect) -> Error {
+        let lost = self.snapshot().lost;
+        lost.map_or(Error::Closed { effect }, |source| self.association_error(source, effect))
     }
+}
+
+/// What a command may have done that was sent, and of which nothing else is known.
+pub(crate) fn effect(queue: QueueKind, command: &AdminCommand) -> Effect {
+    let opcode = command.command.sqe().opcode;
+    let only_reads = match queue {
+        QueueKind::Admin => AdminOpcode(opcode) == AdminOpcode::IDENTIFY,
+        QueueKind::Io => NvmOpcode(opcode) == NvmOpcode::RESERVATION_REPORT,
+    };
+    if only_reads { Effect::Nothing } else { Effect::Unknown }
 }
 
 #[cfg(test)]

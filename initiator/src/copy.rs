@@ -57,7 +57,7 @@ impl Device {
                 under_way.push_back(self.begin_read(at, self.buffer(len)?)?);
             }
             let Some(begun) = under_way.pop_front() else { return Ok(()) };
-            let buffer = begun.end().await?.ok_or(Error::Closed)?;
+            let buffer = begun.end().await?.ok_or(Error::Closed { effect: Effect::Nothing })?;
             let mut done = 0;
             while done < buffer.len() {
                 let slice = &mut into[place.slice];

@@ -1,6 +1,6 @@
 //! A namespace as a block device.
 
-use crate::connection::Shared;
+use crate::connection::{self, Shared};
 use crate::driver::{AdminReply, Failure, Op, QueueKind, Recipient, Unanswered};
 use crate::engine::TIMED_OUT;
 use crate::mailbox::{Request, Times};
@@ -49,7 +49,7 @@ pub(crate) struct Begun<'a> {
 impl Begun<'_> {
     /// Waits for its end, and gives back the buffer that it has.
     async fn buffer(self) -> Result<Buffer, Failed> {
-        let closed = Failed { error: Error::Closed, buffer: None };
+        let closed = Failed { error: Error::Closed { effect: Effect::Unknown }, buffer: None };
         self.end().await?.ok_or(closed)
     }
 
@@ -153,17 +153,18 @@ impl Device {
         times: Times,
     ) -> Result<AdminReply, Error> {
         self.check_identity()?;
+        let effect = connection::effect(queue, &command);
         let asked = self.shared.ask(queue, Recipient::OpenedDisk, command, times).await;
-        asked.map_err(|unanswered| match unanswered {
-            Unanswered::NotSent => self.check_identity().err().unwrap_or(Error::Io {
+        asked.map_err(|unanswered| match (unanswered, unanswered.effect(effect)) {
+            (Unanswered::NotSent, effect) => self.check_identity().err().unwrap_or(Error::Io {
                 what,
                 offset: 0,
                 len: 0,
-                effect: Effect::Nothing,
+                effect,
                 source: BlockError::Gone,
             }),
-            Unanswered::Lost => self.shared.closed(),
-            Unanswered::TimedOut => Error::TimedOut { what, offset: 0, len: 0, effect: Effect::Unknown },
+            (Unanswered::Lost | Unanswered::Closed, effect) => self.shared.closed(effect),
+            (Unanswered::TimedOut { .. }, effect) => Error::TimedOut { what, offset: 0, len: 0, effect },
         })
     }
 
@@ -294,8 +295,8 @@ impl Device {
         len: u64,
     ) -> Result<Option<Buffer>, Failed> {
         match ended {
-            Some((Ok(()), buffer)) => Ok(buffer),
-            Some((Err(Failure { error: source, effect }), buffer)) => {
+            Ok((Ok(()), buffer)) => Ok(buffer),
+            Ok((Err(Failure { error: source, effect }), buffer)) => {
                 let error = match buffer.as_ref().and_then(Buffer::refused) {
                     Some(reason) => Error::Memory { bytes: len, reason },
                     None if source == TIMED_OUT => Error::TimedOut { what, offset, len, effect },
@@ -303,7 +304,7 @@ impl Device {
                 };
                 Err(Failed { error, buffer })
             }
-            None => Err(Failed { error: self.shared.closed(), buffer: None }),
+            Err(effect) => Err(Failed { error: self.shared.closed(effect), buffer: None }),
         }
     }
 

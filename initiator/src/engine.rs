@@ -103,9 +103,24 @@ struct Pending {
 
 /// An admin command or a raw command that the driver has.
 struct Asked {
-    reply: oneshot::Sender<Result<AdminReply, Unanswered>>,
+    reply: Option<oneshot::Sender<Result<AdminReply, Unanswered>>>,
     /// How long somebody waits.
     until: Option<Duration>,
+}
+
+impl Asked {
+    fn end(&mut self, reply: Result<AdminReply, Unanswered>) {
+        if let Some(asker) = self.reply.take() {
+            let _ = asker.send(reply);
+        }
+    }
+}
+
+impl Drop for Asked {
+    /// Nobody knows whether it was sent.
+    fn drop(&mut self) {
+        self.end(Err(Unanswered::Lost));
+    }
 }
 
 /// The driver, and the futures that wait for its operations.
@@ -174,7 +189,7 @@ impl<T: Transport> Engine<T> {
             Message::Command(_) if self.closes => {}
             Message::Command(CommandRequest { queue, recipient, command, times, reply }) => {
                 self.next_admin = self.next_admin.wrapping_add(1);
-                self.admin.insert(self.next_admin, Asked { reply, until: times.until });
+                self.admin.insert(self.next_admin, Asked { reply: Some(reply), until: times.until });
                 self.note_until(times.until);
                 self.driver.submit_command(self.next_admin, queue, recipient, command);
                 self.driver.bound_command(self.next_admin, times.sent_by);
@@ -247,7 +262,10 @@ impl<T: Transport> Engine<T> {
             self.free.push(tag);
             return Some(request);
         }
-        let Request { op, buffer, reply, until, .. } = request;
+        let Request { op, buffer, mut reply, until, .. } = request;
+        if op.has_effect() {
+            reply.on_begun();
+        }
         self.pending[tag] = Some(Pending { buffer, reply: Some(reply), until, kind: Kind::of(&op) });
         None
     }
@@ -310,9 +328,9 @@ impl<T: Transport> Engine<T> {
         let nothing = failed(Effect::Nothing);
         let woken = late.into_iter().filter_map(|(reply, buffer)| reply.send(nothing, buffer));
         woken.for_each(|waker| wakes.add(waker));
-        for (number, asked) in self.admin.extract_if(|_, asked| is_late(asked.until)) {
-            self.driver.withdraw_command(number);
-            let _ = asked.reply.send(Err(Unanswered::TimedOut));
+        for (number, mut asked) in self.admin.extract_if(|_, asked| is_late(asked.until)) {
+            let was_waiting = self.driver.withdraw_command(number);
+            asked.end(Err(Unanswered::TimedOut { was_waiting }));
         }
         self.until = next;
         ended
@@ -340,7 +358,7 @@ impl<T: Transport> Engine<T> {
         while let Some(event) = self.driver.poll_event() {
             // Whoever waits for the first connection is told what happens to it.
             if self.observers.first.is_none() {
-                self.log.on_event(&event, |path| self.driver.address(path));
+                self.log.on_event(&event, |path| self.driver.address(path), self.driver.without_access());
             }
             match event {
                 DriverEvent::Ready { after } => {
@@ -361,6 +379,8 @@ impl<T: Transport> Engine<T> {
                 DriverEvent::NamespacesChanged
                 | DriverEvent::Foreign(..)
                 | DriverEvent::Restored(_)
+                | DriverEvent::NoAccess(_)
+                | DriverEvent::AccessAgain(_)
                 | DriverEvent::PathReady(..)
                 | DriverEvent::PathForeign(..) => self.publish(),
                 DriverEvent::PathFailed(..) | DriverEvent::PathWaits(_) => {
@@ -384,8 +404,8 @@ impl<T: Transport> Engine<T> {
                     snapshot.paths = self.driver.paths();
                 }
                 DriverEvent::Admin(number, reply) => {
-                    if let Some(asked) = self.admin.remove(&number) {
-                        let _ = asked.reply.send(reply);
+                    if let Some(mut asked) = self.admin.remove(&number) {
+                        asked.end(reply);
                     }
                 }
                 DriverEvent::GaveUp => {
@@ -406,9 +426,9 @@ impl<T: Transport> Engine<T> {
     fn on_gave_up(&mut self) {
         let Some(first) = self.observers.first.take() else { return };
         let lost = self.observers.snapshot.lock().unwrap_or_else(PoisonError::into_inner).lost.clone();
-        let _ = first
-            .send(Err(lost
-                .map_or_else(|| FirstError::System("no reason given".to_owned()), FirstError::Association)));
+        let _ = first.send(Err(
+            lost.map_or_else(|| FirstError::System("no answer in time".to_owned()), FirstError::Association)
+        ));
     }
 
     fn tell_state(&mut self) {

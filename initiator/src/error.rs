@@ -25,6 +25,8 @@ pub enum Error {
         nqn: String,
         /// The address of the path that failed.
         address: SocketAddr,
+        /// What the operation may have done that failed with it; of an attempt to connect: nothing.
+        effect: Effect,
         /// The layer, and what it says.
         source: Box<AssociationError>,
     },
@@ -102,6 +104,14 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// The name in the URI of a disk has no address now. It may have one later.
+    #[error("{uri}: {reason}")]
+    Unresolved {
+        /// What was given.
+        uri: String,
+        /// What the system's resolver says.
+        reason: String,
+    },
     /// There is no such namespace, or none of a size and format that can be used.
     #[error("{nqn} has no namespace {nsid} for this host that can be used; it has: {there}")]
     NoSuchNamespace {
@@ -156,7 +166,10 @@ pub enum Error {
     },
     /// The connection was closed, by its owner or because it was lost for good.
     #[error("the connection is closed")]
-    Closed,
+    Closed {
+        /// What the operation may have done that failed with it.
+        effect: Effect,
+    },
 }
 
 impl From<nvmf_rdma_any::OpenError> for Error {
@@ -187,6 +200,10 @@ impl Error {
         match self {
             Self::Io { source, .. } => Self::Io { what, offset, len, effect, source },
             Self::TimedOut { .. } => Self::TimedOut { what, offset, len, effect },
+            Self::Association { nqn, address, source, .. } => {
+                Self::Association { nqn, address, effect, source }
+            }
+            Self::Closed { .. } => Self::Closed { effect },
             // It says that nothing was done, which holds for its own part.
             error if error.effect() != effect => {
                 let source = error.block_error().unwrap_or(BlockError::Gone);
@@ -207,7 +224,7 @@ impl Error {
             Self::TimedOut { .. } => Some(crate::engine::TIMED_OUT),
             // ENOMEM: nothing is wrong with the disk.
             Self::Memory { .. } => Some(BlockError::Os(12)),
-            Self::Closed | Self::Association { .. } | Self::Foreign { .. } => Some(BlockError::Gone),
+            Self::Closed { .. } | Self::Association { .. } | Self::Foreign { .. } => Some(BlockError::Gone),
             _ => None,
         }
     }
@@ -289,13 +306,16 @@ impl Error {
     #[must_use]
     pub fn effect(&self) -> Effect {
         match self {
-            Self::Io { effect, .. } | Self::TimedOut { effect, .. } => *effect,
-            Self::Association { .. } | Self::Closed => Effect::Unknown,
+            Self::Io { effect, .. }
+            | Self::TimedOut { effect, .. }
+            | Self::Association { effect, .. }
+            | Self::Closed { effect } => *effect,
             Self::Misaligned { .. }
             | Self::TooLong { .. }
             | Self::Overlap { .. }
             | Self::Identify { .. }
             | Self::Uri { .. }
+            | Self::Unresolved { .. }
             | Self::NoSuchNamespace { .. }
             | Self::Identity { .. }
             | Self::Foreign { .. }
@@ -325,12 +345,13 @@ impl Error {
                 | BlockError::NotCompared
                 | BlockError::Device(_) => ErrorKind::Other,
             },
-            Self::Association { .. } | Self::Foreign { .. } | Self::Closed => ErrorKind::NotConnected,
+            Self::Association { .. } | Self::Foreign { .. } | Self::Closed { .. } => ErrorKind::NotConnected,
             Self::Misaligned { .. }
             | Self::TooLong { .. }
             | Self::Overlap { .. }
             | Self::Raw { .. }
             | Self::Uri { .. } => ErrorKind::InvalidInput,
+            Self::Unresolved { .. } => ErrorKind::HostUnreachable,
             Self::NoSuchNamespace { .. } => ErrorKind::NotFound,
             Self::TimedOut { .. } => ErrorKind::TimedOut,
             Self::Memory { .. } => ErrorKind::OutOfMemory,

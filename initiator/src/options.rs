@@ -54,8 +54,12 @@ pub struct Options {
     pub persistent: bool,
     /// Ask for submission queues without flow control. Over NVMe/TCP a read then needs no response of its own.
     pub disable_flow_control: bool,
-    /// How long the set-up of one queue's connection may take; `None`: 3 s over RDMA, 10 s over TCP.
+    /// How long the set-up of one queue's connection may take, and then the answer to each command of the set-up; `None`: 3 s over
+    /// RDMA, 10 s over TCP, and 60 s for a command.
     pub connect_timeout: Option<Duration>,
+    /// How long [`crate::Connection::connect`] may take in all, once a name is looked up; `None`: as long as the steps of the set-up
+    /// do, which is 90 s at most. Attempts to connect again have nobody who waits for them: this is not for them.
+    pub open_timeout: Option<Duration>,
     /// How long an I/O command may take before its connection counts as lost.
     pub io_timeout: Duration,
     /// Which path an operation goes to, where there are several.
@@ -232,6 +236,7 @@ impl Options {
             persistent: false,
             disable_flow_control: false,
             connect_timeout: None,
+            open_timeout: None,
             io_timeout: Duration::from_secs(30),
             path_policy: PathPolicy::default(),
             reconnect_delay: Duration::from_secs(1),
@@ -411,6 +416,8 @@ impl Options {
                 io_queue_entries: self.queue_depth,
                 keep_alive,
                 connect_timeout: self.connect_timeout(),
+                setup_command_timeout: self.connect_timeout.unwrap_or(association.setup_command_timeout),
+                setup_timeout: self.open_timeout,
                 disable_flow_control: self.disable_flow_control,
                 authentication: self.authentication.as_ref().map(|it| {
                     let concatenate = it.concat && self.nqn != Nqn::DISCOVERY;

@@ -74,6 +74,11 @@ impl RawCommand {
         Self { sent_by: Some(at), ..self }
     }
 
+    /// Whether it is a command of an I/O queue that changes nothing.
+    pub(crate) fn only_reads(&self) -> bool {
+        NvmOpcode(self.sqe.opcode) == NvmOpcode::RESERVATION_REPORT
+    }
+
     /// For an I/O queue.
     pub(crate) fn for_io(self) -> Result<AdminCommand, Error> {
         let is_reserved = NvmOpcode(self.sqe.opcode) == NvmOpcode::FABRICS;

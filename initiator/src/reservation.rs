@@ -210,12 +210,14 @@ impl Device {
 
     /// Sends a raw command to the disk that was opened; what it receives.
     async fn raw(&self, what: &'static str, command: RawCommand) -> Result<Vec<u8>, Error> {
+        let only_reads = command.only_reads();
         let reply = self.send_io(what, command).await?;
         let status = reply.outcome.status;
         if status.is_success() {
             return Ok(reply.data);
         }
-        let (source, effect) = (nvmf_host::status::block_error_of_single(status), Effect::of_status(status));
+        let source = nvmf_host::status::block_error_of_single(status);
+        let effect = if only_reads { Effect::Nothing } else { Effect::of_status(status) };
         Err(Error::Io { what, offset: 0, len: 0, effect, source })
     }
 }

@@ -3,14 +3,14 @@
 //! A slot is taken from its connection's pool and goes back there, so that operations allocate nothing once there are as many slots
 //! as there are operations at once. A future that is dropped first leaves its slot to the operation, and both end together.
 
-use crate::Buffer;
 use crate::driver::Failure;
 use crate::queue::{Done, Ticket};
+use crate::{Buffer, Effect};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// The result of an operation, and its buffer. `None` when its connection ended first.
-pub(crate) type Ended = Option<(Result<(), Failure>, Option<Buffer>)>;
+/// The result of an operation, and its buffer. An error, with what it may have done, when its connection ended first.
+pub(crate) type Ended = Result<(Result<(), Failure>, Option<Buffer>), Effect>;
 
 enum State {
     /// In the pool, or in flight and not yet waited for.
@@ -46,8 +46,17 @@ impl Slot {
 }
 
 /// The operation's side.
-#[derive(Default)]
-pub(crate) struct Reply(To);
+pub(crate) struct Reply {
+    to: To,
+    /// What the operation may have done when nobody says how it ended: nothing, unless it was begun.
+    unanswered: Effect,
+}
+
+impl Default for Reply {
+    fn default() -> Self {
+        Self::to(To::Nobody)
+    }
+}
 
 /// Who is told.
 #[derive(Default)]
@@ -60,29 +69,38 @@ enum To {
 }
 
 impl Reply {
+    fn to(to: To) -> Self {
+        Self { to, unanswered: Effect::Nothing }
+    }
+
+    /// Its operation, which changes something, may be sent from now on.
+    pub(crate) fn on_begun(&mut self) {
+        self.unanswered = Effect::Unknown;
+    }
+
     /// Whether its future was dropped.
     pub(crate) fn is_abandoned(&self) -> bool {
-        matches!(&self.0, To::Slot(slot) if matches!(*slot.lock(), State::Abandoned))
+        matches!(&self.to, To::Slot(slot) if matches!(*slot.lock(), State::Abandoned))
     }
 
     /// To a queue of completions.
     pub(crate) fn to_queue(done: Arc<Done>, ticket: Ticket) -> Self {
-        Self(To::Queue(done, ticket))
+        Self::to(To::Queue(done, ticket))
     }
 
     /// Whether it is that of this slot.
     pub(crate) fn is_of(&self, slot: &Arc<Slot>) -> bool {
-        matches!(&self.0, To::Slot(own) if Arc::ptr_eq(own, slot))
+        matches!(&self.to, To::Slot(own) if Arc::ptr_eq(own, slot))
     }
 
     /// Who is to be woken then.
     #[must_use]
     pub(crate) fn send(mut self, result: Result<(), Failure>, buffer: Option<Buffer>) -> Option<Waker> {
-        self.end(Some((result, buffer)))
+        self.end(Ok((result, buffer)))
     }
 
     fn end(&mut self, ended: Ended) -> Option<Waker> {
-        match core::mem::take(&mut self.0) {
+        match core::mem::take(&mut self.to) {
             To::Nobody => None,
             To::Slot(slot) => slot.end(ended),
             To::Queue(done, ticket) => {
@@ -95,7 +113,7 @@ impl Reply {
 
 impl Drop for Reply {
     fn drop(&mut self) {
-        if let Some(waker) = self.end(None) {
+        if let Some(waker) = self.end(Err(self.unanswered)) {
             waker.wake();
         }
     }
@@ -117,7 +135,7 @@ impl Slots {
     pub(crate) fn take(&self) -> (Reply, Waiting) {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let slot = free.unwrap_or_else(|| Arc::new(Slot(Mutex::new(State::Quiet))));
-        (Reply(To::Slot(Arc::clone(&slot))), Waiting(Some(slot)))
+        (Reply::to(To::Slot(Arc::clone(&slot))), Waiting(Some(slot)))
     }
 
     fn put(&self, slot: Arc<Slot>) {
@@ -138,7 +156,7 @@ impl Waiting {
         let mut state = slot.lock();
         match &mut *state {
             State::Ended(ended) => {
-                let ended = ended.take();
+                let ended = core::mem::replace(ended, Err(Effect::Nothing));
                 *state = State::Quiet;
                 drop(state);
                 if let Some(slot) = self.0.take() {
@@ -177,7 +195,6 @@ impl Drop for Waiting {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Effect;
     use nvmf_block::BlockError;
 
     fn poll(waiting: &mut Waiting, slots: &Slots) -> Poll<Ended> {
@@ -192,7 +209,7 @@ mod tests {
             let (reply, mut waiting) = slots.take();
             assert!(poll(&mut waiting, &slots).is_pending());
             assert!(reply.send(result, None).is_some(), "somebody waits");
-            let Poll::Ready(Some((ended, None))) = poll(&mut waiting, &slots) else { panic!("it ended") };
+            let Poll::Ready(Ok((ended, None))) = poll(&mut waiting, &slots) else { panic!("it ended") };
             assert_eq!(ended, result);
             assert_eq!(slots.free.lock().expect("no panic").len(), 1);
         }
@@ -203,7 +220,11 @@ mod tests {
         let slots = Slots::new(4);
         let (reply, mut waiting) = slots.take();
         drop(reply);
-        assert!(matches!(poll(&mut waiting, &slots), Poll::Ready(None)));
+        assert!(matches!(poll(&mut waiting, &slots), Poll::Ready(Err(Effect::Nothing))));
+        let (mut reply, mut waiting) = slots.take();
+        reply.on_begun();
+        drop(reply);
+        assert!(matches!(poll(&mut waiting, &slots), Poll::Ready(Err(Effect::Unknown))));
     }
 
     #[test]

@@ -23,7 +23,8 @@ type Work = Pin<Box<dyn Future<Output = Result<Vec<u8>, Error>> + Send>>;
 ///
 /// A write has ended when its call has; it is durable after `flush`. What a call that is dropped has sent goes on, as with any
 /// [`Device`], and the next call waits for its end; then it does its own. A read or write that is made again by the same task, with the
-/// same memory, is the same call: its result is that of what was begun at first. A seek comes between the two where that is not meant.
+/// same memory, is the same call: its result is that of what was begun at first; so is a write with more bytes behind the same ones. A
+/// seek comes between the two where that is not meant.
 pub struct Stream {
     device: Device,
     position: u64,
@@ -55,8 +56,11 @@ impl Caller {
         Self { waker: waker.clone(), memory: (from.as_ptr().addr(), from.len()), changes: 0 }
     }
 
-    fn is(&self, other: &Self) -> bool {
-        self.waker.will_wake(&other.waker) && (self.memory, self.changes) == (other.memory, other.changes)
+    fn is(&self, other: &Self, call: Call) -> bool {
+        let ((start, len), (now_at, now_len)) = (self.memory, other.memory);
+        // Whoever copies adds to what is not written yet; whether the first bytes are the same, is looked at when they are written.
+        let same_len = if call == Call::Write { len <= now_len } else { len == now_len };
+        self.waker.will_wake(&other.waker) && start == now_at && same_len && self.changes == other.changes
     }
 }
 
@@ -105,7 +109,7 @@ impl Stream {
         let result = ready!(under_way.work.as_mut().poll(context));
         let Some(UnderWay { call: of, caller: its, .. }) = self.under_way.take() else { unreachable!() };
         let anew_max = if call == Call::Flush { FLUSHES_ANEW_MAX } else { ANEW_MAX };
-        let is_another = of == call && self.anew < anew_max && !its.is(&caller(self));
+        let is_another = of == call && self.anew < anew_max && !its.is(&caller(self), call);
         self.anew = if is_another { self.anew + 1 } else { 0 };
         if of == call && !is_another {
             return Poll::Ready(Some(result));

@@ -39,12 +39,13 @@ impl Uri {
     /// The first address of its host. A name is looked up, which may block for long.
     ///
     /// # Errors
-    /// [`Error::Uri`].
+    /// [`Error::Unresolved`].
     pub fn resolve(&self) -> Result<SocketAddr, Error> {
+        let unresolved = |reason: String| Error::Unresolved { uri: self.to_string(), reason };
         let mut found = (self.host.as_str(), self.port)
             .to_socket_addrs()
-            .map_err(|error| self.error(&format!("{} cannot be looked up: {error}", self.host)))?;
-        found.next().ok_or_else(|| self.error(&format!("{} has no address", self.host)))
+            .map_err(|error| unresolved(format!("{} cannot be looked up: {error}", self.host)))?;
+        found.next().ok_or_else(|| unresolved(format!("{} has no address", self.host)))
     }
 
     /// Where the address of its host is looked up again before each reconnect; `None` for one that is no name.
@@ -58,7 +59,7 @@ impl Uri {
     /// A further path to the same subsystem. A name that has no address now is looked up again before each attempt.
     ///
     /// # Errors
-    /// [`Error::Uri`], of what is no name.
+    /// [`Error::Unresolved`], of what is no name.
     pub fn path(&self) -> Result<PathOptions, Error> {
         let source = self.address_source();
         let address = match self.resolve() {
@@ -73,7 +74,7 @@ impl Uri {
     /// Options with its address, transport and subsystem, as this host.
     ///
     /// # Errors
-    /// [`Error::Uri`], also where it names no subsystem.
+    /// [`Error::Uri`] where it names no subsystem; [`Error::Unresolved`].
     pub fn options(&self, host: HostIdentity) -> Result<Options, Error> {
         let nqn = self.nqn.ok_or_else(|| self.error("it names no subsystem (.../NQN)"))?;
         let options = Options::with_host(self.resolve()?, nqn, host);
@@ -224,6 +225,9 @@ mod tests {
             assert!(error.contains(reason) && error.contains(text), "{error}");
         }
         let host = HostIdentity::generate().unwrap();
+        let unresolved =
+            "nvme+tcp://storage-b.invalid/nqn.2026-11.com.example:a".parse::<Uri>().unwrap().options(host);
+        assert!(matches!(unresolved, Err(Error::Unresolved { .. })), "{unresolved:?}");
         let error = "nvme+tcp://127.0.0.1".parse::<Uri>().unwrap().options(host).unwrap_err().to_string();
         assert!(error.contains("no subsystem"), "{error}");
     }

@@ -14,7 +14,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const SIZE: u64 = 1 << 20;
 /// Longer than what a killed server has sent may be under way, and the attempts to connect after that.
@@ -744,6 +744,28 @@ fn upgraded_disk_is_served_by_another_process() {
     assert_eq!((&now["state"], &now["socket"]), (&Value::from("live"), &disk["socket"]));
     succeeds(&mut detach(&site, &["--all"])).expect("detached");
     assert!(files(&site).is_empty(), "{:?}", files(&site));
+    target.stop().expect("a clean stop");
+}
+
+/// Whoever upgrades twenty disks during an outage does not wait a minute for each, nor read of a failure.
+#[test]
+fn disk_whose_target_is_away_is_upgraded_without_waiting_for_it() {
+    let (site, mut target) = site("upgrade-away");
+    let disk = attach(&site, &[]);
+    target.kill().expect("it ran");
+    process::until("the loss", || listed(&site)[0]["state"] == "reconnecting").expect("it is lost");
+    let begun = Instant::now();
+    let output =
+        process::run_for(&mut site.local(&["upgrade", &site.nqn]).expect("nvmf"), Duration::from_secs(90));
+    let output = output.expect("upgraded");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && begun.elapsed() < Duration::from_secs(45), "{output:?}");
+    let now = pid(&listed(&site)[0]);
+    assert!(now != pid(&disk) && said.contains(&format!("process {now} serves")), "{said}");
+    assert!(said.contains("as it was before: reconnecting"), "{said}");
+    let target = site.serve().expect("it starts again");
+    process::until("it is live", || listed(&site)[0]["state"] == "live").expect("it is");
+    succeeds(&mut detach(&site, &["--all"])).expect("detached");
     target.stop().expect("a clean stop");
 }
 

@@ -256,7 +256,7 @@ fn identify_data_are_those_of_the_target() {
         assert_eq!((known.nguid, known.geometry), (namespace.nguid, disk.geometry()));
         assert!(known.limits.copy_blocks > 0);
         connection.close().await;
-        assert!(matches!(disk.identify().await, Err(Error::Closed)));
+        assert!(matches!(disk.identify().await, Err(Error::Closed { effect: Effect::Nothing })));
     });
     site.target.stop().expect("the target stops");
 }
@@ -305,7 +305,7 @@ fn queue_returns_each_operation_once() {
     assert_eq!(queue.wait(Duration::from_secs(20)).expect("a completion").cookie, 9);
     queue.read(10, 0, memory.part(0, PIECE)).expect("submitted");
     let done = queue.wait(Duration::from_secs(20)).expect("a completion");
-    assert!(done.cookie == 10 && matches!(done.result, Err(Error::Closed)));
+    assert!(done.cookie == 10 && matches!(done.result, Err(Error::Closed { effect: Effect::Nothing })));
     drop((queue, memory));
     block_on(other.close());
     site.target.stop().expect("the target stops");

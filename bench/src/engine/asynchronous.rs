@@ -12,7 +12,7 @@ use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Full, Geometry, RegionId, Tag};
-use nvmf_initiator::{Buffer, Connection, Device, Error, block_on};
+use nvmf_initiator::{Buffer, Connection, Device, Effect, Error, block_on};
 use nvmf_memory::Memory;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -205,7 +205,7 @@ async fn execute(
         BlockOp::Deallocate { .. } => device.deallocate(offset, len).await,
         BlockOp::Verify { .. } => device.verify(offset, len).await,
         BlockOp::Compare { .. } | BlockOp::CompareAndWrite { .. } | BlockOp::Share { .. } => {
-            Err(Error::Closed)
+            Err(Error::Closed { effect: Effect::Nothing })
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::persist::{self, Written};
 use super::target::NamespaceArguments;
+use super::upgrade::upgrade;
 use super::{Format, Output, Verbosity, given_options};
 use crate::attach::{self, AttachOptions, Ended, Form, Listed, QUEUES_MAX, Registry, Restart, SocketOptions};
 use crate::connect::Transport;
@@ -502,10 +503,7 @@ impl Named {
 
     /// Has new servers take these disks over.
     pub(crate) fn upgrade(&self) -> Result<()> {
-        self.each(|listed| {
-            let pid = listed.upgrade()?;
-            line(format_args!("process {pid} serves {}", listed.disk))
-        })
+        self.each(upgrade)
     }
 
     /// Has the servers of these disks ask their targets again which namespaces there are.

@@ -2,7 +2,7 @@
 
 use super::blocks::DataSize;
 use super::nvm::{BlockArguments, COMPARE, open};
-use super::refused::NoForcedAccess;
+use super::refused::{ForcedRead, NoForcedAccess};
 use super::waiting::Waiting;
 use crate::print::{complain, line};
 use crate::runtime::run;
@@ -32,6 +32,8 @@ pub(crate) struct Compare {
     size: DataSize,
     #[command(flatten)]
     _absent: NoForcedAccess,
+    #[command(flatten)]
+    _forced: ForcedRead,
 }
 
 impl Compare {

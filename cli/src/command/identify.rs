@@ -4,6 +4,7 @@ mod fields;
 
 use super::human::hex;
 use super::human::identify::explain;
+use super::lists::identify;
 use super::raw::dump;
 use super::target::NamespaceArguments;
 use super::{PageOutput, TargetArguments};
@@ -13,8 +14,8 @@ use crate::print::line;
 use crate::runtime::run;
 use anyhow::{Result, bail};
 use core::mem::offset_of;
-use nvme_proto::Nqn;
-use nvme_proto::admin::identify::{IdentifyController, IdentifyNamespace};
+use nvme_proto::admin::identify::{Cns, IdentifyController, IdentifyNamespace};
+use nvme_proto::{Nqn, Nsid};
 use nvmf_host::admin;
 use nvmf_initiator::AdminReply;
 use serde_json::Value;
@@ -35,6 +36,9 @@ pub(crate) struct IdCtrl {
 pub(crate) struct IdNs {
     #[command(flatten)]
     namespace: NamespaceArguments,
+    /// Also one that is allocated and not attached to this controller: of the NSID that is given
+    #[arg(long, requires = "nsid")]
+    force: bool,
     #[command(flatten)]
     shown: Shown,
 }
@@ -71,6 +75,11 @@ impl IdNs {
         let options = self.namespace.options()?;
         let (page, nsid, uuid): (IdentifyNamespace, _, _) = run(async {
             let (connection, _) = connect(options).await?;
+            if let (true, Some(nsid)) = (self.force, self.namespace.nsid.map(Nsid)) {
+                let reply = identify(&connection, Cns::ALLOCATED_NAMESPACE, nsid, 0, 0).await;
+                connection.close().await;
+                return Ok((page(&reply?, "Identify (an allocated namespace)")?, nsid.0, None));
+            }
             let namespaces = connection.namespaces();
             let nsid = self.namespace.choose(&namespaces)?;
             connection.open(nsid)?;

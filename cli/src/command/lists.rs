@@ -1,7 +1,7 @@
 //! `nvmf list-ns`, `nvmf list-ctrl` and `nvmf ns-descs`: what a controller lists.
 
 use super::identify::page;
-use super::raw::{half, word};
+use super::raw::{byte, half, word};
 use super::target::NamespaceArguments;
 use super::{PageOutput, TargetArguments};
 use crate::connect::connect;
@@ -16,6 +16,9 @@ use nvmf_initiator::{AdminReply, Connection};
 use serde_json::{Value, json};
 use uuid::Uuid;
 use zerocopy::IntoBytes;
+
+/// The allocated namespaces of one I/O command set.
+const COMMAND_SET_ALLOCATED_NAMESPACES: Cns = Cns(0x1a);
 
 /// A controller of a subsystem.
 #[derive(clap::Args)]
@@ -37,6 +40,9 @@ pub(crate) struct ListNs {
     /// Those that are allocated, whether this controller has them or not
     #[arg(long)]
     all: bool,
+    /// Those of this I/O command set alone: 0 is NVM
+    #[arg(long, value_parser = byte)]
+    csi: Option<u8>,
     #[command(flatten)]
     output: PageOutput,
 }
@@ -64,18 +70,24 @@ pub(crate) struct NsDescs {
 }
 
 /// Has a controller identify something.
-async fn identify(connection: &Connection, cns: Cns, nsid: Nsid, cntid: u16) -> Result<AdminReply> {
-    let dword10 = u32::from(cns.0) | u32::from(cntid) << 16;
-    let command = RawCommand::new(AdminOpcode::IDENTIFY.0, nsid).with_dwords([dword10, 0, 0, 0, 0, 0]);
+pub(super) async fn identify(
+    connection: &Connection,
+    cns: Cns,
+    nsid: Nsid,
+    cntid: u16,
+    csi: u8,
+) -> Result<AdminReply> {
+    let dwords = [u32::from(cns.0) | u32::from(cntid) << 16, u32::from(csi) << 24, 0, 0, 0, 0];
+    let command = RawCommand::new(AdminOpcode::IDENTIFY.0, nsid).with_dwords(dwords);
     Ok(connection.raw_admin(command.receiving(LEN as u32)).await?)
 }
 
 impl ControllerArguments {
-    fn identify(&self, cns: Cns, nsid: Nsid, cntid: u16) -> Result<AdminReply> {
+    fn identify(&self, cns: Cns, nsid: Nsid, cntid: u16, csi: u8) -> Result<AdminReply> {
         let options = self.target.options(self.nqn)?;
         run(async {
             let (connection, _) = connect(options).await?;
-            let reply = identify(&connection, cns, nsid, cntid).await;
+            let reply = identify(&connection, cns, nsid, cntid, csi).await;
             connection.close().await;
             reply
         })
@@ -94,9 +106,15 @@ fn print_numbered(ids: impl Iterator<Item = u32>) -> Result<()> {
 
 impl ListNs {
     pub(crate) fn run(&self) -> Result<()> {
-        let cns = if self.all { Cns::ALLOCATED_NAMESPACES } else { Cns::ACTIVE_NAMESPACES };
+        let cns = match (self.all, self.csi) {
+            (true, None) => Cns::ALLOCATED_NAMESPACES,
+            (false, None) => Cns::ACTIVE_NAMESPACES,
+            (true, Some(_)) => COMMAND_SET_ALLOCATED_NAMESPACES,
+            (false, Some(_)) => Cns::COMMAND_SET_ACTIVE_NAMESPACES,
+        };
         // The command asks for those above one.
-        let reply = self.controller.identify(cns, Nsid(self.nsid.saturating_sub(1)), 0)?;
+        let reply =
+            self.controller.identify(cns, Nsid(self.nsid.saturating_sub(1)), 0, self.csi.unwrap_or(0))?;
         let list: IdList = page(&reply, "Identify (a list of namespaces)")?;
         let ids = || list.iter();
         self.output.print(
@@ -110,7 +128,7 @@ impl ListNs {
 impl ListCtrl {
     pub(crate) fn run(&self) -> Result<()> {
         let cns = if self.nsid == 0 { Cns::SUBSYSTEM_CONTROLLERS } else { Cns::NAMESPACE_CONTROLLERS };
-        let reply = self.controller.identify(cns, Nsid(self.nsid), self.cntid)?;
+        let reply = self.controller.identify(cns, Nsid(self.nsid), self.cntid, 0)?;
         let list: ControllerList = page(&reply, "Identify (a list of controllers)")?;
         let ids = || list.iter().map(|id| u32::from(id.0));
         let json = || {
@@ -128,7 +146,7 @@ impl NsDescs {
             let (connection, _) = connect(options).await?;
             let reply = async {
                 let nsid = self.namespace.choose(&connection.namespaces())?;
-                Ok((nsid, identify(&connection, Cns::NAMESPACE_DESCRIPTORS, nsid, 0).await?))
+                Ok((nsid, identify(&connection, Cns::NAMESPACE_DESCRIPTORS, nsid, 0, 0).await?))
             };
             let reply = reply.await;
             connection.close().await;

@@ -30,6 +30,7 @@ mod target;
 mod tls_key;
 mod top;
 mod transfer;
+mod upgrade;
 mod waiting;
 
 use crate::discovery::given;

@@ -106,6 +106,47 @@ pub(crate) struct NoForcedAccess {
     _force_unit_access: Option<bool>,
 }
 
+/// What nvme-cli's reads have and need not here, where nothing is in the way of a read.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct ForcedRead {
+    #[arg(long = "force", hide = true)]
+    _force: bool,
+}
+
+/// What nvme-cli's `copy` has beside the blocks.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct AbsentOfCopies {
+    #[arg(long = "prinfow", alias = "prinforw", hide = true, value_name = "VALUE", value_parser = no_protection)]
+    _prinfow: Option<u64>,
+    #[arg(long = "prinfor", hide = true, value_name = "VALUE", value_parser = no_protection)]
+    _prinfor: Option<u64>,
+    #[arg(long = "ref-tag", hide = true, value_name = "VALUE", value_parser = no_protection)]
+    _ref_tag: Option<u64>,
+    #[arg(long = "expected-ref-tags", hide = true, value_name = "VALUES", value_parser = no_protection, value_delimiter = ',')]
+    _expected_ref_tags: Vec<u64>,
+    #[arg(long = "app-tag", hide = true, value_name = "VALUE", value_parser = no_protection)]
+    _app_tag: Option<u64>,
+    #[arg(long = "expected-app-tags", hide = true, value_name = "VALUES", value_parser = no_protection, value_delimiter = ',')]
+    _expected_app_tags: Vec<u64>,
+    #[arg(long = "app-tag-mask", hide = true, value_name = "VALUE", value_parser = no_protection)]
+    _app_tag_mask: Option<u64>,
+    #[arg(long = "expected-app-tag-masks", hide = true, value_name = "VALUES", value_parser = no_protection, value_delimiter = ',')]
+    _expected_app_tag_masks: Vec<u64>,
+    #[arg(long = "limited-retry", hide = true, value_name = "VALUE", value_parser = no_limited_retry, num_args = 0..=1,
+        require_equals = true, default_missing_value = "true")]
+    _limited_retry: Option<bool>,
+    #[arg(long = "dir-type", hide = true, value_name = "VALUE", value_parser = no_directive)]
+    _dir_type: Option<u64>,
+    #[arg(long = "dir-spec", hide = true, value_name = "VALUE", value_parser = no_directive)]
+    _dir_spec: Option<u64>,
+    #[arg(long = "format", hide = true, value_name = "VALUE", value_parser = no_other_format)]
+    _format: Option<u64>,
+}
+
+fn no_other_format(text: &str) -> Result<u64, String> {
+    only_zero(text, "ranges are sent in the format 0, which has what is copied here: leave it out")
+}
+
 /// Zero, or refused with this reason.
 fn only_zero(text: &str, reason: &str) -> Result<u64, String> {
     if is_zero(text) { Ok(0) } else { Err(reason.to_owned()) }
@@ -149,6 +190,9 @@ pub(crate) struct AbsentOfDiscovery {
     #[arg(long = "force", hide = true, value_name = "VALUE", value_parser = not_forced, num_args = 0..=1, require_equals = true,
         default_missing_value = "true")]
     _force: Option<bool>,
+    #[arg(long = "duplicate-connect", hide = true, value_name = "VALUE", value_parser = no_duplicates, num_args = 0..=1,
+        require_equals = true, default_missing_value = "true")]
+    _duplicate_connect: Option<bool>,
     #[arg(short = 'n', long = "nqn", hide = true, value_name = "VALUE", value_parser = only_the_discovery_nqn)]
     _nqn: Option<String>,
     #[arg(long = "device", hide = true, value_name = "VALUE", value_parser = no_controller_device)]
@@ -191,6 +235,10 @@ fn not_persistent(_: &str) -> Result<bool, String> {
 fn not_forced(_: &str) -> Result<bool, String> {
     Err("it makes another persistent connection, and there is none here: `nvmf discoverd` stays connected"
         .to_owned())
+}
+
+fn no_duplicates(_: &str) -> Result<bool, String> {
+    Err("what is listed is attached once: leave it out; `nvmf attach --duplicate-connect` attaches one disk a second time".to_owned())
 }
 
 /// What `-s` and `-c` are refused with by commands that name blocks: nvme-cli has other meanings for them there.
@@ -258,4 +306,52 @@ pub(crate) fn no_port(option: &'static str) -> Arg {
 
 fn no_short(what: &str, other: &str, option: &str, text: &str) -> String {
     format!("{what}; for the {other}, write {option} {text}")
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::command::Arguments;
+    use clap::Parser as _;
+
+    /// What a call says, of its arguments.
+    fn parsed(call: &str) -> Result<(), String> {
+        let call = call.replace("DISK", "-t tcp -a 192.0.2.1 -n nqn.2026-11.com.example:disk1");
+        let arguments = ["nvmf"].into_iter().chain(call.split_whitespace());
+        Arguments::try_parse_from(arguments).map(drop).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn long_options_of_nvme_cli_are_taken() {
+        for call in [
+            "id-ns DISK --namespace-id 1 --force",
+            "list-ns DISK --csi 0 --all",
+            "resv-report DISK --numd 63",
+            "read DISK --force",
+            "compare DISK --start-block 0 --block-count 0 --data file --force",
+            "copy DISK --sdlba 0 --blocks 0 --slbs 8 --prinfor 0 --prinfow 0 --ref-tag 0 --app-tag 0 \
+             --app-tag-mask 0 --expected-ref-tags 0,0 --expected-app-tags 0 --expected-app-tag-masks 0 --dir-type 0 \
+             --dir-spec 0 --format 0",
+            "check-tls-key --key NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:",
+            "admin-passthru DISK -o 6 --data-len 4096 --read",
+        ] {
+            if let Err(error) = parsed(call) {
+                panic!("{call}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_done_here_is_refused_with_the_reason() {
+        for (call, reason) in [
+            ("discover -t tcp -a 192.0.2.1 --duplicate-connect", "leave it out"),
+            ("connect-all -t tcp -a 192.0.2.1 --duplicate-connect", "nvmf attach --duplicate-connect"),
+            ("copy DISK --sdlba 0 --blocks 0 --slbs 8 --prinfor 1", "protection information"),
+            ("copy DISK --sdlba 0 --blocks 0 --slbs 8 --format 2", "format 0"),
+            ("copy DISK --sdlba 0 --blocks 0 --slbs 8 --limited-retry", "leave it out"),
+            ("id-ns DISK --force", "--nsid"),
+        ] {
+            let error = parsed(call).expect_err(call);
+            assert!(error.contains(reason), "{call}: {error}");
+        }
+    }
 }

@@ -115,7 +115,7 @@ pub(crate) struct CheckTlsKey {
     #[command(flatten)]
     whose: Whose,
     /// The key; better is --keyfile: others see a command's arguments
-    #[arg(short = 'd', long, required_unless_present = "keyfile", conflicts_with = "keyfile")]
+    #[arg(short = 'd', long, alias = "key", required_unless_present = "keyfile", conflicts_with = "keyfile")]
     keydata: Option<String>,
     /// The file that holds the key
     #[arg(short = 'f', long)]

@@ -2,7 +2,7 @@
 
 use super::blocks::Blocks;
 use super::nvm::AttachedArguments;
-use super::refused::{AbsentOfBlocks, NoForcedAccess, NoShortOptions};
+use super::refused::{AbsentOfBlocks, ForcedRead, NoForcedAccess, NoShortOptions};
 use super::target::NamespaceArguments;
 use super::waiting::Waiting;
 use crate::connect::connect;
@@ -30,6 +30,8 @@ pub(crate) struct Read {
     range: Range,
     #[command(flatten)]
     _absent: NoForcedAccess,
+    #[command(flatten)]
+    _forced: ForcedRead,
     /// Destination; - is the standard output
     #[arg(default_value = "-")]
     file: PathBuf,

@@ -104,6 +104,7 @@ impl Association {
         self.keep_alive.stop();
         self.ana.stop();
         self.reset = None;
+        self.setup_deadline = None;
         self.step_deadline = Some(now.saturating_add(self.config.shutdown_timeout));
         let configuration = self.setup.configuration.with_normal_shutdown();
         self.send_step_within_deadline(
@@ -115,7 +116,7 @@ impl Association {
     fn close(&mut self) {
         self.state = State::Closing;
         self.step = Step::Over;
-        (self.step_deadline, self.look_at) = (None, None);
+        (self.step_deadline, self.setup_deadline, self.look_at) = (None, None, None);
         self.keep_alive.stop();
         self.ana.stop();
         self.reset = None;

@@ -47,7 +47,11 @@ pub struct AssociationConfig {
     pub authentication: Option<AuthenticationConfig>,
     /// How long a queue's connection set-up may take.
     pub connect_timeout: Duration,
-    /// How long an admin or Fabrics command may take.
+    /// How long a command of the set-up may take, once its queue's connection is there.
+    pub setup_command_timeout: Duration,
+    /// How long the set-up may take in all; `None`: as long as its steps do.
+    pub setup_timeout: Option<Duration>,
+    /// How long an admin or Fabrics command may take afterwards.
     pub admin_timeout: Duration,
     /// How long a shutdown may take before the connections are simply closed.
     pub shutdown_timeout: Duration,
@@ -71,6 +75,8 @@ impl AssociationConfig {
             connect_in_capsule: true,
             authentication: None,
             connect_timeout: Duration::from_secs(3),
+            setup_command_timeout: Duration::from_secs(60),
+            setup_timeout: None,
             admin_timeout: Duration::from_secs(60),
             shutdown_timeout: Duration::from_secs(5),
         }

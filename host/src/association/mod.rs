@@ -143,6 +143,8 @@ pub struct Association {
     step: Step,
     /// When the step fails.
     step_deadline: Option<Duration>,
+    /// When the set-up fails, whatever its step; `None` afterwards.
+    setup_deadline: Option<Duration>,
     /// When CSTS is read again.
     look_at: Option<Duration>,
     setup: Setup,
@@ -175,6 +177,7 @@ impl Association {
         if let Some(fault) = config.fault() {
             return Err(AssociationError::Config(fault));
         }
+        let setup_deadline = config.setup_timeout.map(|most| now.saturating_add(most));
         let mut association = Self {
             keep_alive: KeepAlive::new(&config),
             config,
@@ -184,6 +187,7 @@ impl Association {
             next_id: 0,
             step: Step::Over,
             step_deadline: None,
+            setup_deadline,
             look_at: None,
             setup: Setup::default(),
             authentication: None,
@@ -213,7 +217,7 @@ impl Association {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {
         let reset = self.reset.as_ref().map(Reset::poll_timeout);
-        let own = [self.step_deadline, self.look_at, self.keep_alive.poll_timeout()];
+        let own = [self.step_deadline, self.setup_deadline, self.look_at, self.keep_alive.poll_timeout()];
         own.into_iter()
             .chain([self.ana.poll_timeout().filter(|_| self.state == State::Ready), reset])
             .flatten()
@@ -223,7 +227,7 @@ impl Association {
     /// Time has passed.
     pub fn on_timeout(&mut self, now: Duration) {
         let due = |at: Option<Duration>| at.is_some_and(|at| at <= now);
-        if due(self.step_deadline) {
+        if due(self.step_deadline) || due(self.setup_deadline) {
             return self.on_step_timeout();
         }
         if due(self.look_at) {
@@ -338,9 +342,13 @@ impl Association {
         &self.config
     }
 
-    /// Sends the sequence's next command, with the deadline of any admin command.
+    /// Sends the sequence's next command, with the deadline of any admin command, or of one of the set-up.
     fn send_step(&mut self, now: Duration, step: Step, command: AdminCommand) {
-        self.step_deadline = Some(now.saturating_add(self.config.admin_timeout));
+        let most = match self.state {
+            State::Ready => self.config.admin_timeout,
+            _ => self.config.setup_command_timeout,
+        };
+        self.step_deadline = Some(now.saturating_add(most));
         self.send_step_within_deadline(step, command);
     }
 

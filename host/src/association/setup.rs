@@ -292,7 +292,7 @@ impl Association {
     fn become_ready(&mut self, now: Duration) {
         self.state = State::Ready;
         self.step = Step::Idle;
-        self.step_deadline = None;
+        (self.step_deadline, self.setup_deadline) = (None, None);
         self.actions.push_back(Action::Ready);
         if self.config.purpose != Purpose::DiscoveryOnce {
             self.request_events(self.setup.identity.event_request_limit);

@@ -549,19 +549,82 @@ fn reservation_commands_and_identify_that_take_too_long_are_given_up() {
     let hasty = disk.with_timeout(Duration::ZERO);
     (site.target.hold, site.target.hold_admin) = (true, Some(AdminOpcode::IDENTIFY));
     let errors = [
-        site.run(hasty.register(7, false)).map(Result::unwrap_err),
-        site.run(hasty.reservation_report()).map(Result::unwrap_err),
-        site.run(hasty.identify()).and_then(Result::err),
+        (Effect::Unknown, site.run(hasty.register(7, false)).map(Result::unwrap_err)),
+        // They change nothing.
+        (Effect::Nothing, site.run(hasty.reservation_report()).map(Result::unwrap_err)),
+        (Effect::Nothing, site.run(hasty.identify()).and_then(Result::err)),
     ];
-    for error in errors {
+    for (effect, error) in errors {
         let error = error.expect("it ends");
-        assert!(matches!(error, Error::TimedOut { .. }) && error.effect() == Effect::Unknown, "{error}");
+        assert!(matches!(error, Error::TimedOut { .. }) && error.effect() == effect, "{error}");
     }
     (site.target.hold, site.target.hold_admin) = (false, None);
     while !site.target.held.is_empty() {
         site.target.release();
     }
     assert!(site.run(disk.identify()).unwrap().is_ok(), "what comes late is nobody's");
+}
+
+#[test]
+fn reservation_command_that_was_not_sent_in_its_time_has_done_nothing() {
+    let mut site = without_access();
+    let hasty = site.disk().with_timeout(Duration::ZERO);
+    let error = site.run(hasty.register(7, false)).expect("it ends").unwrap_err();
+    assert!(matches!(error, Error::TimedOut { effect: Effect::Nothing, .. }), "{error}");
+    assert_eq!(sent_with_access(&mut site), [NvmOpcode::READ]);
+}
+
+#[test]
+fn what_is_asked_of_a_connection_that_is_over_has_done_nothing() {
+    let mut site = Site::new(1);
+    let disk = site.disk();
+    let buffers = [(); 2].map(|()| disk.buffer(BLOCK).unwrap());
+    site.run(site.connection.clone().close()).expect("it ends");
+    site.connection.shared.shared_driver.end();
+    let [read, written] = buffers;
+    let errors = [
+        site.run(disk.read(0, read)).expect("it ends").unwrap_err().error,
+        site.run(disk.write(0, written)).expect("it ends").unwrap_err().error,
+        site.run(disk.flush()).expect("it ends").unwrap_err(),
+        site.run(disk.register(7, false)).expect("it ends").unwrap_err(),
+        site.run(site.connection.clone().admin(nvmf_host::admin::identify_controller()))
+            .unwrap()
+            .unwrap_err(),
+    ];
+    for error in errors {
+        assert!(matches!(error, Error::Closed { effect: Effect::Nothing }), "{error}");
+    }
+    assert!(site.target.seen.is_empty());
+}
+
+#[test]
+fn what_was_sent_may_have_been_done_when_its_connection_ends_without_a_word() {
+    let mut site = Site::new(1);
+    let disk = site.disk();
+    site.target.hold = true;
+    let (write, read) = (disk.write_from(0, &[7; BLOCK]), disk.read_one_block());
+    let (mut write, mut read, mut register) = (pin!(write), pin!(read), pin!(disk.register(7, false)));
+    while site.target.held.len() < 3 {
+        assert!(poll(write.as_mut()).is_pending() && poll(read.as_mut()).is_pending());
+        assert!(poll(register.as_mut()).is_pending());
+        site.turn();
+    }
+    // As when a thread that drives it panics.
+    site.connection.shared.shared_driver.end();
+    let ends = [site.run(write).expect("it ends"), site.run(register).expect("it ends")];
+    for error in ends.map(Result::unwrap_err) {
+        assert!(matches!(error, Error::Closed { effect: Effect::Unknown }), "{error}");
+    }
+    let error = site.run(read).expect("it ends").unwrap_err();
+    assert!(matches!(error, Error::Closed { effect: Effect::Nothing }), "{error}");
+}
+
+#[test]
+fn connection_that_is_refused_has_done_nothing() {
+    let nqn = "nqn.2026-11.com.example:disk".parse().unwrap();
+    let options = Options::with_host("127.0.0.1:1".parse().unwrap(), nqn, HostIdentity::generate().unwrap());
+    let error = crate::block_on(Connection::connect(options)).unwrap_err();
+    assert!(matches!(error, Error::Association { effect: Effect::Nothing, .. }), "{error}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use super::operation::OTHERS;
 use super::path::{Owner, Path};
 use super::policy::PathSet;
 use super::{Driver, DriverEvent};
+use crate::Effect;
 use crate::transport::Transport;
 use core::time::Duration;
 use nvme_proto::{Nsid, Status};
@@ -31,7 +32,22 @@ pub enum Unanswered {
     /// It was sent, and its association ended first: nobody knows whether it took effect.
     Lost,
     /// Whoever waits for it does not wait any longer. If it was sent it goes on.
-    TimedOut,
+    TimedOut {
+        /// Nothing of it was done: it was not sent, or was refused whenever it was.
+        was_waiting: bool,
+    },
+    /// It was not sent: the connection was over.
+    Closed,
+}
+
+impl Unanswered {
+    /// What the command may have done, if it may have done this when it was sent.
+    pub(crate) fn effect(self, sent: Effect) -> Effect {
+        match self {
+            Self::NotSent | Self::Closed | Self::TimedOut { was_waiting: true } => Effect::Nothing,
+            Self::Lost | Self::TimedOut { was_waiting: false } => sent,
+        }
+    }
 }
 
 /// What an admin command or a raw command is for.
@@ -138,12 +154,15 @@ impl<T: Transport> Driver<T> {
         }
     }
 
-    /// Forgets a command that was not sent yet, or not again: nobody waits for it any longer. No event follows then.
-    pub fn withdraw_command(&mut self, number: u32) {
-        self.admin.waiting.retain(|waiting| waiting.number != number);
+    /// Forgets a command that was not sent yet, or not again: nobody waits for it any longer. No event follows then. Whether
+    /// it was such a one: nothing of it was done.
+    pub fn withdraw_command(&mut self, number: u32) -> bool {
+        let waiting = self.admin.waiting.extract_if(.., |waiting| waiting.number == number);
+        let was_waiting = waiting.count() > 0;
         if let Some(sent) = self.admin.sent.iter_mut().find(|sent| sent.number == number) {
             sent.withdrawn = true;
         }
+        was_waiting
     }
 
     /// Sends the user's commands, as far as there is room. Nobody knows what they change: while anything is fenced, they wait.

@@ -110,6 +110,10 @@ impl Head {
         }
     }
 
+    fn has_no_access(&self) -> bool {
+        matches!(self.blocked, Some(Blocked { reason: Reason::NoAccess, .. }))
+    }
+
     fn admission(&self) -> Admission {
         match self.blocked {
             Some(Blocked { failed: true, .. }) => Admission::Fail(BlockError::Gone),
@@ -168,6 +172,11 @@ impl Heads {
             Some(Blocked { reason: Reason::Foreign(mismatch), .. }) => Some((nsid, mismatch)),
             _ => None,
         })
+    }
+
+    /// The first namespace in use to which no controller gives access.
+    pub(super) fn without_access(&self) -> Option<Nsid> {
+        self.heads.iter().find(|(_, head)| head.in_use && head.has_no_access()).map(|(&nsid, _)| nsid)
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Duration> {
@@ -312,12 +321,18 @@ impl<T: Transport> Driver<T> {
     /// An operation was submitted: where it may go. From now on events tell what happens to the namespace.
     pub(super) fn use_head(&mut self, nsid: Nsid) -> Admission {
         let Some(head) = self.heads.heads.get_mut(&nsid) else { return Admission::On(self.heads.ready) };
-        if !core::mem::replace(&mut head.in_use, true)
-            && let Some(Blocked { reason: Reason::Foreign(mismatch), .. }) = head.blocked
-        {
+        let was_in_use = core::mem::replace(&mut head.in_use, true);
+        if !was_in_use && let Some(Blocked { reason: Reason::Foreign(mismatch), .. }) = head.blocked {
             self.events.push_back(DriverEvent::Foreign(nsid, mismatch));
+        } else if !was_in_use && head.has_no_access() {
+            self.events.push_back(DriverEvent::NoAccess(nsid));
         }
         head.admission()
+    }
+
+    /// A namespace in use to which no controller that is connected gives access (ANA), if there is one.
+    pub(crate) fn without_access(&self) -> Option<Nsid> {
+        self.heads.without_access()
     }
 
     /// The namespaces in use in whose place there is another disk now, on every path that shows any, and how it differs.
@@ -475,6 +490,10 @@ fn set(
         (_, Some(Reason::Foreign(mismatch))) => events.push_back(DriverEvent::Foreign(nsid, mismatch)),
         (Some(Reason::Foreign(_)), None | Some(Reason::LookedInto)) => {
             events.push_back(DriverEvent::Restored(nsid))
+        }
+        (_, Some(Reason::NoAccess)) => events.push_back(DriverEvent::NoAccess(nsid)),
+        (Some(Reason::NoAccess), None | Some(Reason::LookedInto)) => {
+            events.push_back(DriverEvent::AccessAgain(nsid))
         }
         _ => {}
     }

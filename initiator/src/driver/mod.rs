@@ -95,6 +95,10 @@ pub enum DriverEvent {
     Foreign(Nsid, Mismatch),
     /// The disk that was opened is there again.
     Restored(Nsid),
+    /// No controller gives access to a namespace in use any more (ANA): its operations wait.
+    NoAccess(Nsid),
+    /// A controller gives access to it again.
+    AccessAgain(Nsid),
     /// An admin command or a raw command ended.
     Admin(u32, Result<AdminReply, Unanswered>),
     /// It is over: all I/O has failed and will fail.

@@ -79,7 +79,7 @@ impl Op {
     }
 
     /// Whether anything is otherwise when it is done: the disk, or what of it is durable.
-    pub(super) fn has_effect(&self) -> bool {
+    pub(crate) fn has_effect(&self) -> bool {
         self.writes() || matches!(self, Self::Block(BlockOp::Flush))
     }
 

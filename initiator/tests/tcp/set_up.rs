@@ -4,9 +4,12 @@ use crate::site::{BOTH, ENTRIES, NONE, Site, ic_resp};
 use core::time::Duration;
 use nvme_proto::tcp::{Digests, IcReq};
 use nvme_proto::{Nqn, Qid};
-use nvmf_host::QueueFailure;
+use nvmf_host::association::State;
+use nvmf_host::{AssociationError, QueueFailure};
 use nvmf_initiator::transport::{Event, OpenQueue, Tcp, Transport};
-use nvmf_initiator::{TcpOptions, TlsOptions};
+use nvmf_initiator::{
+    Connection, Error, HostIdentity, Options, TcpOptions, TlsOptions, TransportOptions, block_on,
+};
 use nvmf_stream::{FindKey, Stream, StreamConfig, TlsAcceptor};
 use nvmf_tcp::ToHost;
 use nvmf_tls::{Key, Keys};
@@ -125,6 +128,78 @@ fn controller_that_says_nothing_times_out() {
     let event = tcp.poll_event(Duration::from_secs(11));
     assert!(matches!(event, Some(Event::Failed(Qid(0), QueueFailure::TimedOut))), "{event:?}");
     assert_eq!(tcp.poll_timeout(), None);
+}
+
+/// Answers as a controller does, up to Identify: that many commands. Then it says nothing.
+fn controller_that_answers(listener: &TcpListener, commands: Option<u16>) {
+    let Ok((mut peer, _)) = listener.accept() else { return };
+    let mut header = [0; 128];
+    let Some(commands) = commands.filter(|_| peer.read_exact(&mut header).is_ok()) else {
+        // Until the host has had enough.
+        return drop(peer.read_to_end(&mut Vec::new()));
+    };
+    peer.write_all(ToHost::ic_resp(&ic_resp(NONE)).as_bytes()).unwrap();
+    for number in 0..=u16::MAX {
+        let mut capsule = [0; 72];
+        if peer.read_exact(&mut capsule).is_err() {
+            return;
+        }
+        let len = u32::from_le_bytes(capsule[4..8].try_into().unwrap()) as usize;
+        peer.read_exact(&mut vec![0; len - capsule.len()]).unwrap();
+        if number >= commands {
+            continue;
+        }
+        let sqe = &capsule[8..];
+        // Connect: the controller's number; Property Get: CAP (queues of 128 entries, ready in 10 s, NVM), VS 2.0, CSTS.RDY.
+        let dw0_1: u64 = match (sqe[4], sqe[44]) {
+            (1, _) => 1,
+            (4, 0) => 127 | 20 << 24 | 1 << 37,
+            (4, 8) => 2 << 16,
+            (4, 0x1c) => 1,
+            _ => 0,
+        };
+        let mut response = [0; 24];
+        (response[0], response[2], response[4]) = (5, 24, 24);
+        response[8..16].copy_from_slice(&dw0_1.to_le_bytes());
+        response[16..18].copy_from_slice(&(number + 1).to_le_bytes());
+        response[20..22].copy_from_slice(&sqe[2..4]);
+        peer.write_all(&response).unwrap();
+    }
+}
+
+/// In the time that the user gave it, and not in a minute for each question.
+#[test]
+fn connection_to_a_controller_that_answers_half_is_given_up_in_time() {
+    let connecting = State::Connecting(Qid(0));
+    let waits = [
+        (None, connecting),
+        (Some(0), connecting),
+        (Some(1), State::Enabling),
+        (Some(5), State::Identifying),
+    ];
+    let quarter = Some(Duration::from_millis(250));
+    for (commands, state) in waits {
+        for (connect_timeout, open_timeout) in [(quarter, None), (None, quarter)] {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            let controller = std::thread::spawn(move || controller_that_answers(&listener, commands));
+            let host = HostIdentity::generate().unwrap();
+            let mut options = Options::with_host(address, Nqn::from_uuid([1; 16]), host);
+            options.transport = TransportOptions::Tcp(TcpOptions::default());
+            (options.connect_timeout, options.open_timeout) = (connect_timeout, open_timeout);
+            let start = Instant::now();
+            let error = block_on(Connection::connect(options)).unwrap_err();
+            assert!(start.elapsed() < Duration::from_secs(9), "{commands:?}: {error}");
+            let Error::Association { source, .. } = error else { panic!("{commands:?}: {error}") };
+            match &*source {
+                AssociationError::TimedOut { state: given_up } => assert_eq!(*given_up, state),
+                // The transport's own clock may be the first.
+                AssociationError::Queue { failure: QueueFailure::TimedOut, .. } if commands.is_none() => {}
+                error => panic!("{commands:?}: {error}"),
+            }
+            controller.join().unwrap();
+        }
+    }
 }
 
 #[test]

@@ -107,6 +107,7 @@ impl<N: Network> Path<N> {
         config.recovery.reconnect_delay_max = Duration::from_millis(200);
         config.recovery.attempt_timeout = Duration::from_secs(5);
         config.association.admin_timeout = Duration::from_secs(2);
+        config.association.setup_command_timeout = config.association.admin_timeout;
         config.association.shutdown_timeout = Duration::from_secs(1);
         config.recovery.fast_io_fail_timeout = routes.fast_io_fail;
         config.policy = routes.policy;
@@ -251,6 +252,8 @@ impl<N: Network> Path<N> {
                 }
                 DriverEvent::NamespacesChanged
                 | DriverEvent::Restored(_)
+                | DriverEvent::NoAccess(_)
+                | DriverEvent::AccessAgain(_)
                 | DriverEvent::PathFailed(..)
                 | DriverEvent::PathWaits(_)
                 | DriverEvent::PathForeign(..)

@@ -2,6 +2,7 @@
 
 use super::{number, send_to};
 use crate::command::nvm::{AttachedArguments, COPY, open};
+use crate::command::refused::AbsentOfCopies;
 use crate::command::target::NamespaceArguments;
 use crate::command::waiting::Waiting;
 use crate::print::{line, wrong_arguments};
@@ -33,6 +34,8 @@ pub(crate) struct Copy {
     force_unit_access: bool,
     #[command(flatten)]
     attached: AttachedArguments,
+    #[command(flatten)]
+    _absent: AbsentOfCopies,
 }
 
 impl Copy {

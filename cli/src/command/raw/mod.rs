@@ -113,7 +113,7 @@ pub(super) fn half(text: &str) -> Result<u16, String> {
 }
 
 /// The same of 8 bits.
-fn byte(text: &str) -> Result<u8, String> {
+pub(super) fn byte(text: &str) -> Result<u8, String> {
     number(text)?.try_into().map_err(|_| "a number from 0 to 255".to_owned())
 }
 

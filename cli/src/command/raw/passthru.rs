@@ -34,7 +34,7 @@ struct Passthru {
     #[command(flatten)]
     target: NamespaceArguments,
     /// Opcode
-    #[arg(short = 'O', long, value_parser = byte)]
+    #[arg(short = 'O', short_alias = 'o', long, value_parser = byte)]
     opcode: u8,
     /// Command dword 2
     #[arg(short = '2', long, value_parser = word, default_value = "0")]

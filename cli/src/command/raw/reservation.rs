@@ -1,6 +1,6 @@
 //! `nvmf resv-register`, `resv-acquire`, `resv-release` and `resv-report`.
 
-use super::{accepted, nsid, number, unanswered};
+use super::{accepted, nsid, number, unanswered, word};
 use crate::command::PageOutput;
 use crate::command::target::NamespaceArguments;
 use crate::command::waiting::Waiting;
@@ -86,6 +86,9 @@ pub(crate) struct Report {
     /// As nvme-cli has it; always so here
     #[arg(short = 'e', long, hide = true)]
     eds: bool,
+    /// Dwords of the report that are wanted, but for the first (0's based, as nvme-cli has it); 0: all of it
+    #[arg(long, value_parser = word, default_value = "0")]
+    numd: u32,
     #[command(flatten)]
     output: PageOutput,
 }
@@ -116,7 +119,9 @@ fn send_to_disk(
             for _ in 0..others {
                 match waiting.tell(device.raw_io(command.clone())).await {
                     // Whatever the controller that was lost may still carry out is over before another one gets it.
-                    Err(Error::Association { .. } | Error::Closed) => was_lost = true,
+                    Err(error @ (Error::Association { .. } | Error::Closed { .. })) => {
+                        was_lost |= error.effect() != Effect::Nothing;
+                    }
                     reply => return answered(reply, what, was_lost, &waiting),
                 }
             }
@@ -210,7 +215,8 @@ impl Release {
 
 impl Report {
     pub(crate) fn run(&self) -> Result<()> {
-        let reply = send_to_disk(&self.target, "Reservation Report", RawCommand::reservation_report)?;
+        let mut reply = send_to_disk(&self.target, "Reservation Report", RawCommand::reservation_report)?;
+        reply.data.truncate(report_len(self.numd));
         let (status, registrants) =
             ReservationStatus::parse_extended(&reply.data).context("the controller's report is cut off")?;
         let hostid = |bytes: &[u8; 16]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -247,10 +253,21 @@ impl Report {
     }
 }
 
+/// Bytes of the report that are shown: what stands before the registrants always is.
+fn report_len(numd: u32) -> usize {
+    let bytes = (numd as usize).saturating_add(1).saturating_mul(4);
+    if numd == 0 { usize::MAX } else { bytes.max(ReservationStatus::EXTENDED_LEN) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use nvme_proto::Status;
+
+    #[test]
+    fn report_is_as_long_as_is_wanted() {
+        assert_eq!([0, 1, 255].map(report_len), [usize::MAX, 64, 1024]);
+    }
 
     #[test]
     fn command_that_may_be_in_force_is_said_to_be() {

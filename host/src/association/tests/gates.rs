@@ -150,25 +150,57 @@ fn impossible_configuration_is_refused() {
     }
 }
 
+/// What a controller says nothing to, and what the association is doing then.
+const WAITS: [(&str, State); 14] = [
+    ("open", State::Connecting(Qid(0))),
+    ("connect", State::Connecting(Qid(0))),
+    ("CAP", State::Enabling),
+    ("VS", State::Enabling),
+    ("CC", State::Enabling),
+    ("CSTS", State::Enabling),
+    ("controller", State::Identifying),
+    ("nvm controller", State::Identifying),
+    ("queues", State::Identifying),
+    ("events", State::Identifying),
+    ("active", State::Identifying),
+    ("namespace", State::Identifying),
+    ("descriptors", State::Identifying),
+    ("independent", State::Identifying),
+];
+
+/// Nobody is to wait longer for a controller that answers half than for one that does not answer at all.
+#[test]
+fn set_up_takes_no_longer_than_it_may() {
+    let half = SECOND / 2;
+    let each = AssociationConfig { connect_timeout: half, setup_command_timeout: half, ..config() };
+    let in_all = AssociationConfig { setup_timeout: Some(half), ..config() };
+    for (config, (command, state)) in [each, in_all].iter().flat_map(|it| WAITS.map(|wait| (it, wait))) {
+        let mut controller = Controller::new();
+        controller.silent = Some(command);
+        let mut association = start(config.clone());
+        assert!(controller.serve(&mut association, Duration::ZERO).is_empty());
+        let mut now = Duration::ZERO;
+        // The controller itself says how long it may take to be ready (CAP.TO).
+        let most = if command == "CSTS" && config.setup_timeout.is_none() { 100 * SECOND } else { half };
+        let told = pass(&mut controller, &mut association, &mut now, most);
+        assert_eq!(failure(&told), &AssociationError::TimedOut { state }, "{command}");
+    }
+    // Of what comes afterwards these say nothing.
+    let mut controller = Controller::new();
+    let hasty = AssociationConfig { setup_command_timeout: half, setup_timeout: Some(half), ..config() };
+    let mut association = ready(&mut controller, hasty);
+    let mut now = Duration::ZERO;
+    assert!(pass(&mut controller, &mut association, &mut now, 10 * SECOND).is_empty());
+    controller.silent = Some("active");
+    association.scan(now);
+    assert!(controller.serve(&mut association, now).is_empty());
+    let end = now + 3 * SECOND;
+    assert!(pass(&mut controller, &mut association, &mut now, end).is_empty(), "it has its time");
+}
+
 #[test]
 fn every_wait_times_out() {
-    let waits = [
-        ("open", State::Connecting(Qid(0))),
-        ("connect", State::Connecting(Qid(0))),
-        ("CAP", State::Enabling),
-        ("VS", State::Enabling),
-        ("CC", State::Enabling),
-        ("CSTS", State::Enabling),
-        ("controller", State::Identifying),
-        ("nvm controller", State::Identifying),
-        ("queues", State::Identifying),
-        ("events", State::Identifying),
-        ("active", State::Identifying),
-        ("namespace", State::Identifying),
-        ("descriptors", State::Identifying),
-        ("independent", State::Identifying),
-    ];
-    for (command, state) in waits {
+    for (command, state) in WAITS {
         let mut controller = Controller::new();
         controller.silent = Some(command);
         let mut association = start(config());

@@ -4,7 +4,7 @@ use super::{BLOCK, Site};
 use crate::Stream;
 use core::future::poll_fn;
 use core::pin::Pin;
-use core::task::{Context, Waker};
+use core::task::{Context, Poll, Waker};
 use nvme_proto::Status;
 use nvme_proto::opcode::NvmOpcode;
 use std::io::SeekFrom;
@@ -42,6 +42,44 @@ fn call_of_a_stream_has_no_result_of_one_that_was_dropped_before() {
     // And no more than it needs.
     site.run(poll_fn(|context| Pin::new(&mut stream).poll_flush(context))).expect("it ends").unwrap();
     assert_eq!(flushes(&site), 3);
+}
+
+/// As `tokio::io::copy` does: while a write is under way it reads more behind what is being written.
+#[test]
+fn write_that_is_polled_with_more_bytes_is_done_once() {
+    let mut site = Site::new(1);
+    let mut stream = Stream::new(site.disk());
+    let mut bytes = [7; 3 * BLOCK];
+    let mut context = Context::from_waker(Waker::noop());
+    // All by one task, as is asked for.
+    let mut write = |site: &mut Site, bytes: &[u8]| loop {
+        match Pin::new(&mut stream).poll_write(&mut context, bytes) {
+            Poll::Ready(written) => break written.unwrap(),
+            Poll::Pending => site.turn(),
+        }
+        if site.target.hold {
+            break 0;
+        }
+    };
+    let writes = |site: &Site| site.target.seen.iter().filter(|seen| seen.0 == NvmOpcode::WRITE).count();
+    let begun = |site: &mut Site, write: &mut dyn FnMut(&mut Site, &[u8]) -> usize, bytes: &[u8]| {
+        site.target.hold = true;
+        while site.target.held.is_empty() {
+            assert_eq!(write(site, bytes), 0);
+        }
+        site.target.hold = false;
+        site.target.release();
+    };
+    begun(&mut site, &mut write, &bytes[..BLOCK]);
+    bytes[BLOCK..].fill(8);
+    assert_eq!((write(&mut site, &bytes), writes(&site)), (BLOCK, 1));
+    assert_eq!((write(&mut site, &bytes[BLOCK..]), writes(&site)), (2 * BLOCK, 2));
+    assert_eq!(site.target.disks[&1].bytes[..3 * BLOCK], bytes);
+    // Of other bytes at the same place nothing is taken for written.
+    begun(&mut site, &mut write, &bytes[..BLOCK]);
+    bytes[0] = 9;
+    assert_eq!((write(&mut site, &bytes), writes(&site)), (3 * BLOCK, 4));
+    assert_eq!(site.target.disks[&1].bytes[3 * BLOCK..6 * BLOCK], bytes);
 }
 
 /// A device may say once that it has lost its cache.

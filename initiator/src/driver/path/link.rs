@@ -8,7 +8,7 @@ use crate::driver::operation::OTHERS;
 use crate::transport::{Event, OpenQueue, Transport};
 use core::time::Duration;
 use nvme_proto::Qid;
-use nvmf_host::{Association, AssociationError, FlowControl, QueueFailure};
+use nvmf_host::{Association, AssociationConfig, AssociationError, FlowControl, QueueFailure};
 
 /// How long is looked whether a controller that ended an I/O queue ended them all: one that died has.
 const IO_END_GRACE: Duration = Duration::from_millis(20);
@@ -39,7 +39,9 @@ impl<T: Transport> Path<T> {
         let made = self
             .replace_transport(was_unknown && !self.config.is_address_unknown())
             .map_err(|reason| AssociationError::Queue { qid: Qid(0), failure: QueueFailure::Other(reason) });
-        match made.and_then(|()| Association::new(self.config.association.clone(), now)) {
+        // Nobody waits for this one.
+        let config = AssociationConfig { setup_timeout: None, ..self.config.association.clone() };
+        match made.and_then(|()| Association::new(config, now)) {
             Ok(association) => self.association = Some(association),
             Err(error) => {
                 self.on_failed(now, error);

@@ -251,6 +251,38 @@ fn late_write_of_a_lost_path_overwrites_nothing() {
     }
 }
 
+/// An attached disk's log says it, where its I/O stops without a loss.
+#[test]
+fn end_of_access_over_every_path_is_told_and_so_is_its_return() {
+    let told = |rig: &Rig| -> Vec<bool> {
+        let access = |event: &DriverEvent| match event {
+            DriverEvent::NoAccess(Nsid(1)) => Some(false),
+            DriverEvent::AccessAgain(Nsid(1)) => Some(true),
+            _ => None,
+        };
+        rig.events.iter().filter_map(access).collect()
+    };
+    let mut rig = Rig::pair(config(), |_, target| target.set_access(AnaState::OPTIMIZED));
+    rig.submit(1, read(0, 1));
+    rig.run();
+    let set = |rig: &mut Rig, path, access| {
+        rig.with_target(path, |target| target.set_access(access));
+        rig.run();
+    };
+    set(&mut rig, 0, AnaState::INACCESSIBLE);
+    assert_eq!((told(&rig), rig.driver.without_access()), (vec![], None));
+    set(&mut rig, 1, AnaState::PERSISTENT_LOSS);
+    assert_eq!((told(&rig), rig.driver.without_access()), (vec![false], Some(Nsid(1))));
+    set(&mut rig, 1, AnaState::NON_OPTIMIZED);
+    assert_eq!((told(&rig), rig.driver.without_access()), (vec![false, true], None));
+    // The one that is left gives none: when the loss is heard of, that is known.
+    rig.target_of(1).closed = true;
+    rig.target_of(1).disconnect_io();
+    rig.pass(SECOND / 10);
+    assert!(rig.events.iter().any(|event| matches!(event, DriverEvent::PathLost(1, _))), "{:?}", rig.events);
+    assert_eq!((told(&rig), rig.driver.without_access()), (vec![false, true, false], Some(Nsid(1))));
+}
+
 /// The fence of a lost path alone may take longer than operations wait where no path is left.
 #[test]
 fn second_loss_behind_a_fence_fails_nothing_while_a_path_is_there() {
