@@ -231,14 +231,14 @@ impl Connection {
     /// taken effect. One that is not answered within 60 seconds ends the association. One that waits for a connection
     /// fails when I/O does. A status that is not success is no error here.
     pub async fn admin(&self, command: AdminCommand) -> Result<AdminReply, Error> {
-        let effect = effect(QueueKind::Admin, &command);
+        let effect = effect(QueueKind::Admin, command.command.sqe().opcode);
         let asked = self.shared.ask(QueueKind::Admin, Recipient::Controller, command, Times::default()).await;
         asked.map_err(|unanswered| self.shared.closed(unanswered.effect(effect)))
     }
 
     /// Sends a command to an I/O queue ([`crate::raw`]).
     pub(crate) async fn io(&self, command: AdminCommand) -> Result<AdminReply, Error> {
-        let effect = effect(QueueKind::Io, &command);
+        let effect = effect(QueueKind::Io, command.command.sqe().opcode);
         let asked = self.shared.ask(QueueKind::Io, Recipient::Controller, command, Times::default()).await;
         asked.map_err(|unanswered| self.shared.closed(unanswered.effect(effect)))
     }
@@ -249,7 +249,8 @@ impl Connection {
         nsid: Nsid,
         command: AdminCommand,
     ) -> Result<AdminReply, Error> {
-        let (opcode, effect) = (command.command.sqe().opcode, effect(QueueKind::Io, &command));
+        let opcode = command.command.sqe().opcode;
+        let effect = effect(QueueKind::Io, opcode);
         let asked = self.shared.ask(QueueKind::Io, Recipient::NoDisk, command, Times::default()).await;
         let appeared = || self.namespaces().iter().any(|namespace| namespace.nsid == nsid);
         asked.map_err(|unanswered| match unanswered {
@@ -322,8 +323,7 @@ impl Shared {
 }
 
 /// What a command may have done that was sent, and of which nothing else is known.
-pub(crate) fn effect(queue: QueueKind, command: &AdminCommand) -> Effect {
-    let opcode = command.command.sqe().opcode;
+pub(crate) fn effect(queue: QueueKind, opcode: u8) -> Effect {
     let only_reads = match queue {
         QueueKind::Admin => AdminOpcode(opcode) == AdminOpcode::IDENTIFY,
         QueueKind::Io => NvmOpcode(opcode) == NvmOpcode::RESERVATION_REPORT,

@@ -153,7 +153,7 @@ impl Device {
         times: Times,
     ) -> Result<AdminReply, Error> {
         self.check_identity()?;
-        let effect = connection::effect(queue, &command);
+        let effect = connection::effect(queue, command.command.sqe().opcode);
         let asked = self.shared.ask(queue, Recipient::OpenedDisk, command, times).await;
         asked.map_err(|unanswered| match (unanswered, unanswered.effect(effect)) {
             (Unanswered::NotSent, effect) => self.check_identity().err().unwrap_or(Error::Io {

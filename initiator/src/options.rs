@@ -54,8 +54,8 @@ pub struct Options {
     pub persistent: bool,
     /// Ask for submission queues without flow control. Over NVMe/TCP a read then needs no response of its own.
     pub disable_flow_control: bool,
-    /// How long the set-up of one queue's connection may take, and then the answer to each command of the set-up; `None`: 3 s over
-    /// RDMA, 10 s over TCP, and 60 s for a command.
+    /// How long the set-up of one queue's connection may take, and at the first attempt the answer to each command of the set-up;
+    /// `None`: 3 s over RDMA, 10 s over TCP, and 60 s for a command, as at attempts to connect again.
     pub connect_timeout: Option<Duration>,
     /// How long [`crate::Connection::connect`] may take in all, once a name is looked up; `None`: as long as the steps of the set-up
     /// do, which is 90 s at most. Attempts to connect again have nobody who waits for them: this is not for them.

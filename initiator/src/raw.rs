@@ -74,9 +74,8 @@ impl RawCommand {
         Self { sent_by: Some(at), ..self }
     }
 
-    /// Whether it is a command of an I/O queue that changes nothing.
-    pub(crate) fn only_reads(&self) -> bool {
-        NvmOpcode(self.sqe.opcode) == NvmOpcode::RESERVATION_REPORT
+    pub(crate) fn opcode(&self) -> u8 {
+        self.sqe.opcode
     }
 
     /// For an I/O queue.

@@ -6,6 +6,8 @@
 //! Each command waits for a path as an operation does, is carried out once at most, and goes to no other disk than the one
 //! that was opened.
 
+use crate::connection;
+use crate::driver::QueueKind;
 use crate::raw::{IO_DATA_MAX, RawCommand};
 use crate::{Device, Effect, Error};
 use nvme_proto::Nsid;
@@ -210,14 +212,14 @@ impl Device {
 
     /// Sends a raw command to the disk that was opened; what it receives.
     async fn raw(&self, what: &'static str, command: RawCommand) -> Result<Vec<u8>, Error> {
-        let only_reads = command.only_reads();
+        let effect = connection::effect(QueueKind::Io, command.opcode());
         let reply = self.send_io(what, command).await?;
         let status = reply.outcome.status;
         if status.is_success() {
             return Ok(reply.data);
         }
         let source = nvmf_host::status::block_error_of_single(status);
-        let effect = if only_reads { Effect::Nothing } else { Effect::of_status(status) };
+        let effect = if effect == Effect::Nothing { effect } else { Effect::of_status(status) };
         Err(Error::Io { what, offset: 0, len: 0, effect, source })
     }
 }

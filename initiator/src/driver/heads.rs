@@ -68,6 +68,8 @@ struct Head {
     /// Somebody opened it, or submitted an operation to it.
     in_use: bool,
     blocked: Option<Blocked>,
+    /// Its user was told that no path gives access, and not yet that one does.
+    is_told_no_access: bool,
     /// Where its operations go: the optimized paths, or else the others that give access. On one that is being looked
     /// into they wait: so it is none of these where there is another.
     paths: PathSet,
@@ -90,6 +92,7 @@ impl Head {
             now,
             in_use,
             blocked: None,
+            is_told_no_access: false,
             paths: none,
             foreign_on: none,
             shown_on: none,
@@ -491,10 +494,18 @@ fn set(
         (Some(Reason::Foreign(_)), None | Some(Reason::LookedInto)) => {
             events.push_back(DriverEvent::Restored(nsid))
         }
-        (_, Some(Reason::NoAccess)) => events.push_back(DriverEvent::NoAccess(nsid)),
-        (Some(Reason::NoAccess), None | Some(Reason::LookedInto)) => {
+        (_, Some(Reason::NoAccess)) if !head.is_told_no_access => {
+            events.push_back(DriverEvent::NoAccess(nsid))
+        }
+        // Of one that is not there any more, what takes it away tells.
+        (_, None) if head.is_told_no_access && !head.removed => {
             events.push_back(DriverEvent::AccessAgain(nsid))
         }
+        _ => {}
+    }
+    match reason {
+        Some(Reason::NoAccess) => head.is_told_no_access = true,
+        None => head.is_told_no_access = false,
         _ => {}
     }
 }

@@ -40,7 +40,9 @@ impl<T: Transport> Path<T> {
             .replace_transport(was_unknown && !self.config.is_address_unknown())
             .map_err(|reason| AssociationError::Queue { qid: Qid(0), failure: QueueFailure::Other(reason) });
         // Nobody waits for this one.
-        let config = AssociationConfig { setup_timeout: None, ..self.config.association.clone() };
+        let association = self.config.association.clone();
+        let setup_command_timeout = association.admin_timeout;
+        let config = AssociationConfig { setup_timeout: None, setup_command_timeout, ..association };
         match made.and_then(|()| Association::new(config, now)) {
             Ok(association) => self.association = Some(association),
             Err(error) => {

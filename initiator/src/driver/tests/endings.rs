@@ -393,3 +393,23 @@ fn reconnect_says_how_long_the_controller_was_away() {
     };
     assert!((5 * SECOND..15 * SECOND).contains(after), "{after:?}");
 }
+
+/// What bounds the answers of the first attempt is for whoever waits for it: an attempt to connect again takes its time.
+#[test]
+fn attempt_to_connect_again_waits_for_answers_longer_than_the_first_one() {
+    let association = AssociationConfig {
+        setup_command_timeout: SECOND,
+        setup_timeout: Some(SECOND),
+        ..config().association
+    };
+    let mut rig = Rig::ready_with(DriverConfig { association, ..config() }, |_| {});
+    rig.target.hold_admin = Some(AdminOpcode::IDENTIFY);
+    rig.target.disconnect();
+    rig.pass(15 * SECOND);
+    assert!(rig.driver.ready_association().is_none() && rig.target.held.len() == 1, "one attempt");
+    rig.target.hold_admin = None;
+    rig.target.release();
+    rig.run();
+    assert!(rig.driver.ready_association().is_some());
+    assert!(!rig.events.iter().any(|it| matches!(it, DriverEvent::AttemptFailed(_))), "{:?}", rig.events);
+}

@@ -281,6 +281,11 @@ fn end_of_access_over_every_path_is_told_and_so_is_its_return() {
     rig.pass(SECOND / 10);
     assert!(rig.events.iter().any(|event| matches!(event, DriverEvent::PathLost(1, _))), "{:?}", rig.events);
     assert_eq!((told(&rig), rig.driver.without_access()), (vec![false, true, false], Some(Nsid(1))));
+    // It is taken away, which gives nobody access.
+    rig.target_of(0).disks.remove(&1).expect("it is there");
+    rig.target_of(0).announce();
+    rig.run();
+    assert_eq!(told(&rig), [false, true, false]);
 }
 
 /// The fence of a lost path alone may take longer than operations wait where no path is left.
