@@ -135,6 +135,9 @@ impl Listed {
         let served = |disk: &Attachment| disk.pid != self.disk.pid && disk.state == State::Live;
         match self.until(UPGRADE_TIME_MAX, served) {
             Some(disk) if served(&disk) => Ok(disk.pid),
+            Some(disk) if disk.pid != self.disk.pid && disk.state == State::Killed => {
+                bail!("process {} took it over, and nobody serves it now{}", disk.pid, why(&disk))
+            }
             Some(Attachment { state, pid, .. }) if pid != self.disk.pid => {
                 bail!("process {pid} serves it now, but it is {} still: nvmf list says more", state.as_str())
             }
