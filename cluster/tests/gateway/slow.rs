@@ -196,4 +196,16 @@ fn group_that_is_slow_now_and_then_is_seldom_asked_for() {
         }
     }
     assert!(store.clients < 10, "{} clients", store.clients);
+    // A minute after it is well, one is moved.
+    let well = now;
+    while now < well + T.quiet + Duration::from_secs(30) {
+        now += Duration::from_millis(250);
+        for running in &mut gateways {
+            running.gateway.set_slow(now, BTreeSet::new());
+            running.act(&mut store, now);
+        }
+    }
+    let status = gateways[0].gateway.status(now);
+    let owners = status.groups.values().map(|group| group.gateway.clone()).collect::<BTreeSet<_>>();
+    assert_eq!(owners.len(), 2, "{status:?}");
 }

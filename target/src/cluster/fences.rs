@@ -35,7 +35,7 @@ pub(super) fn fence<E>(
         Ok(None) | Err(_) => {}
     }
     add()?;
-    Ok(match before.and_then(|_| left()) {
+    Ok(match left() {
         Ok(Some(_)) => Reply::Done,
         Ok(None) => {
             Reply::Failed(format!("{address} was fenced, and is not on the blocklist of the cluster"))
@@ -52,13 +52,20 @@ pub(super) fn left(list: &[u8], address: &Address, now: SystemTime) -> Result<Op
     // A list of addresses, and behind it one of ranges, where the release has such.
     let lists = serde_json::Deserializer::from_slice(list).into_iter::<Vec<Value>>();
     let lists = lists.collect::<Result<Vec<_>, _>>().map_err(|error| error.to_string())?;
-    let Some(entry) = lists.iter().flatten().find(|entry| entry["addr"] == address.0.as_str()) else {
+    let is_it = |entry: &&Value| entry["addr"].as_str().is_some_and(|other| bare(other) == bare(&address.0));
+    let Some(entry) = lists.iter().flatten().find(is_it) else {
         return Ok(None);
     };
     let until = &entry["until"];
     let until = until.as_str().and_then(seconds).ok_or_else(|| format!("{until} is no time"))?;
     let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     Ok(Some(Duration::from_secs(until.saturating_sub(now))))
+}
+
+/// An address without the version of the protocol, which some releases write before it.
+fn bare(address: &str) -> &str {
+    let versions = ["v1:", "v2:", "any:"];
+    versions.into_iter().find_map(|version| address.strip_prefix(version)).unwrap_or(address)
 }
 
 /// Seconds since 1970 of a time like `2026-11-27T18:08:58.123456+0000`.
@@ -114,12 +121,19 @@ mod tests {
             assert_eq!(fenced(&[Ok(None), Ok(Some(left))]), (Reply::Done, 1));
         }
         assert_eq!(fenced(&[Ok(Some(DAY - 5))]), (Reply::Done, 0));
-        assert_eq!(fenced(&[Err(())]), (Reply::Done, 1), "those of releases that list them in another way");
+        assert_eq!(fenced(&[Err(()), Ok(Some(DAY))]), (Reply::Done, 1));
+        assert_eq!(
+            fenced(&[Err(()), Err(())]),
+            (Reply::Done, 1),
+            "those of releases that list them in another way"
+        );
     }
 
     #[test]
     fn fence_that_was_taken_away_as_it_was_made_is_none() {
-        assert!(matches!(fenced(&[Ok(None), Ok(None)]), (Reply::Failed(_), 1)));
+        for before in [Ok(None), Err(())] {
+            assert!(matches!(fenced(&[before, Ok(None)]), (Reply::Failed(_), 1)));
+        }
     }
 
     #[test]
@@ -142,6 +156,7 @@ mod tests {
         assert_eq!(left("192.0.2.9:0/7", now), Ok(Some(Duration::from_secs(28))));
         assert_eq!(left("192.0.2.9:0/7", now + Duration::from_secs(60)), Ok(Some(Duration::ZERO)));
         assert_eq!(left("192.0.2.9:0/71", now), Ok(Some(Duration::from_secs(28 + 86_400))));
+        assert_eq!(left("v1:192.0.2.9:0/7", now), Ok(Some(Duration::from_secs(28))));
         assert_eq!(left("192.0.2.9:0/8", now), Ok(None));
     }
 }

@@ -7,7 +7,7 @@ use nvmf_config::{Backing, Rbd};
 use std::collections::BTreeMap;
 
 /// What is logged of a disk whose oldest operation is so old.
-const WARNS: Duration = Duration::from_secs(5);
+pub(super) const WARNS: Duration = Duration::from_secs(5);
 /// The same, louder: hosts are about to give up.
 pub(crate) const STUCK: Duration = Duration::from_secs(30);
 

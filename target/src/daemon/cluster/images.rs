@@ -6,6 +6,7 @@
 
 use super::super::Daemon;
 use super::super::disks::error_text;
+use super::super::slow_disks::WARNS;
 use super::leaving::{Cut, Leaving, close};
 use super::opening::{Fault, HANGS_AFTER, Opening, is_another};
 use super::showing::Taken;
@@ -150,9 +151,12 @@ impl Daemon {
     /// Tells the group's thread of which ANA groups an image is slow, when that has changed.
     pub(super) fn tell_slow(&mut self) {
         let Some(cluster) = &mut self.cluster else { return };
+        let now_us = self.common.observed.now_us();
         let is_slow = |it: &&Export| self.slow.has(it.nqn, it.namespace.nsid);
-        // Of one that was taken away, operations are under way yet.
-        let slow = self.namespaces.open.iter().filter(is_slow).chain(self.namespaces.leaving());
+        // Of one that was taken away, operations may be under way yet.
+        let leaves_slowly = |it: &&Export| it.counted.in_flight(now_us).oldest >= WARNS;
+        let leaving = self.namespaces.leaving().filter(leaves_slowly);
+        let slow = self.namespaces.open.iter().filter(is_slow).chain(leaving);
         let slow = slow.filter(|export| export.shared.is_some());
         let slow: BTreeSet<_> = slow.map(|export| GroupId(export.namespace.ana_group)).collect();
         if cluster.slow != slow {

@@ -35,14 +35,9 @@ pub(super) struct Leaving {
 }
 
 impl Leaving {
-    /// Whether nothing of hosts is under way at what was open.
-    fn has_nothing(&self) -> bool {
-        self.barrier.is_none() && self.stored.is_none() && self.disks.is_empty()
-    }
-
     /// Whether nothing is open for hosts any more.
     pub(super) fn is_out(&self) -> bool {
-        self.has_nothing() && self.closing.is_empty()
+        self.barrier.is_none() && self.stored.is_none() && self.disks.is_empty() && self.closing.is_empty()
     }
 }
 
@@ -202,15 +197,6 @@ impl Daemon {
         let free: Vec<Disk> = leaving.disks.extract_if(.., |disk| !disk.is_shared()).collect();
         leaving.closing.extend(close(free));
         leaving.closing.retain(|closing| closing.try_recv() != Err(TryRecvError::Disconnected));
-        // What else it takes to end the connection, images that are opened or closed, has nothing of hosts: librbd caches nothing.
-        let is_left = |export| is_through(export, handle);
-        if let (Some((op, _)), Some(cluster), false) = (&leaving.shuts_down, &self.cluster, leaving.is_told)
-            && leaving.has_nothing()
-            && !self.namespaces.leaving().any(is_left)
-        {
-            cluster.driver.tell(ToDriver::Out(*op));
-            leaving.is_told = true;
-        }
         if !leaving.is_out() {
             return false;
         }
@@ -218,6 +204,16 @@ impl Daemon {
             // The connection cannot be closed, so whoever is to have the ANA group fences it, and need not wait.
             if let Some(op) = leaving.drains.take_if(|_| all_hang) {
                 self.reply(op, Reply::Failed("an image that is being opened does not answer".to_owned()));
+            }
+            // Whatever else has something of hosts holds the connection: commands at a namespace that was taken away, a reservation
+            // that is being stored.
+            let only_opens = Arc::strong_count(&images.connection) <= 2 + images.opening.len();
+            if let (Some((op, _)), Some(cluster), false) =
+                (&leaving.shuts_down, &self.cluster, leaving.is_told)
+                && only_opens
+            {
+                cluster.driver.tell(ToDriver::Out(*op));
+                leaving.is_told = true;
             }
             return false;
         }
