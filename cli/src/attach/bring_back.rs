@@ -81,7 +81,11 @@ impl Listed {
     /// Whom its socket is for: it lies there still.
     fn socket_options(&self) -> Vec<String> {
         let socket = self.disk.socket.as_ref().and_then(|socket| std::fs::symlink_metadata(socket).ok());
-        let Some(socket) = socket.filter(|it| it.file_type().is_socket()) else { return Vec::new() };
+        // One that somebody else has put there says nothing.
+        let is_own = |it: &std::fs::Metadata| {
+            it.file_type().is_socket() && it.uid() == nix::unistd::geteuid().as_raw()
+        };
+        let Some(socket) = socket.filter(is_own) else { return Vec::new() };
         let (mode, group) = (socket.mode() & 0o777, socket.gid());
         let mut options = Vec::new();
         if mode != SOCKET_MODE {
