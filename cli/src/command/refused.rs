@@ -58,6 +58,18 @@ fn no_metadata_len(text: &str) -> Result<u32, String> {
     if is_zero(text) { Ok(0) } else { no_metadata(text).map(|_| 0) }
 }
 
+/// What nvme-cli has for reads, writes and copies alike.
+#[derive(clap::Args, Clone, Debug)]
+pub(crate) struct AbsentOfTransfers {
+    #[arg(long = "limited-retry", hide = true, value_name = "VALUE", value_parser = no_limited_retry, num_args = 0..=1,
+        require_equals = true, default_missing_value = "true")]
+    _limited_retry: Option<bool>,
+    #[arg(long = "dir-type", hide = true, value_name = "VALUE", value_parser = no_directive)]
+    _dir_type: Option<u64>,
+    #[arg(long = "dir-spec", hide = true, value_name = "VALUE", value_parser = no_directive)]
+    _dir_spec: Option<u64>,
+}
+
 /// What nvme-cli's commands on blocks have beside the blocks.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct AbsentOfBlocks {
@@ -78,13 +90,8 @@ pub(crate) struct AbsentOfBlocks {
     #[arg(short = 'C', long = "storage-tag-check", hide = true, value_name = "VALUE", value_parser = no_tag_check, num_args = 0..=1,
         require_equals = true, default_missing_value = "1")]
     _storage_tag_check: Option<u64>,
-    #[arg(long = "limited-retry", hide = true, value_name = "VALUE", value_parser = no_limited_retry, num_args = 0..=1,
-        require_equals = true, default_missing_value = "true")]
-    _limited_retry: Option<bool>,
-    #[arg(long = "dir-type", hide = true, value_name = "VALUE", value_parser = no_directive)]
-    _dir_type: Option<u64>,
-    #[arg(long = "dir-spec", hide = true, value_name = "VALUE", value_parser = no_directive)]
-    _dir_spec: Option<u64>,
+    #[command(flatten)]
+    _transfer: AbsentOfTransfers,
     #[arg(short = 'D', long = "dsm", hide = true, value_name = "VALUE", value_parser = no_hint)]
     _dsm: Option<u64>,
     #[arg(short = 'V', long = "show-command", hide = true, value_name = "VALUE", value_parser = no_single_command, num_args = 0..=1,
@@ -132,13 +139,8 @@ pub(crate) struct AbsentOfCopies {
     _app_tag_mask: Option<u64>,
     #[arg(long = "expected-app-tag-masks", hide = true, value_name = "VALUES", value_parser = no_protection, value_delimiter = ',')]
     _expected_app_tag_masks: Vec<u64>,
-    #[arg(long = "limited-retry", hide = true, value_name = "VALUE", value_parser = no_limited_retry, num_args = 0..=1,
-        require_equals = true, default_missing_value = "true")]
-    _limited_retry: Option<bool>,
-    #[arg(long = "dir-type", hide = true, value_name = "VALUE", value_parser = no_directive)]
-    _dir_type: Option<u64>,
-    #[arg(long = "dir-spec", hide = true, value_name = "VALUE", value_parser = no_directive)]
-    _dir_spec: Option<u64>,
+    #[command(flatten)]
+    _transfer: AbsentOfTransfers,
     #[arg(long = "format", hide = true, value_name = "VALUE", value_parser = no_other_format)]
     _format: Option<u64>,
 }
