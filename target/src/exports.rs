@@ -181,6 +181,12 @@ pub struct Through {
 }
 
 impl Export {
+    /// Whether workers may have operations at it: they hold its disk still, or that which is shorter.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        self.disk.is_shared() || self.cut.as_ref().is_some_and(Disk::is_shared)
+    }
+
     /// Opens a namespace of a subsystem. Blocks for as long as the disk does.
     ///
     /// # Errors

@@ -434,10 +434,9 @@ impl Thread {
                     }
                     let counted = Arc::clone(&self.counted);
                     self.help(op, move || {
-                        let reply = store::blocklist(&cluster, &address, duration);
-                        let is_fenced = matches!(reply, Reply::Done | Reply::FencedUntil(_));
-                        counted.fences.fetch_add(u64::from(is_fenced), Relaxed);
-                        reply
+                        store::blocklist(&cluster, &address, duration, || {
+                            counted.fences.fetch_add(1, Relaxed);
+                        })
                     });
                 }
                 None => self.fail(op),

@@ -206,13 +206,13 @@ impl Store {
     }
 }
 
-/// Fences an address.
-pub(super) fn blocklist(cluster: &Cluster, address: &Address, duration: Duration) -> Reply {
+/// Fences an address; `added` hears of each time that the monitors have put it on their list.
+pub(super) fn blocklist(cluster: &Cluster, address: &Address, duration: Duration, added: impl Fn()) -> Reply {
     let left = || match cluster.blocklist() {
         Ok(list) => fences::left(&list, address, SystemTime::now()),
         Err(error) => Err(error.to_string()),
     };
-    let add = || cluster.blocklist_add(&address.0, duration);
+    let add = || cluster.blocklist_add(&address.0, duration).inspect(|()| added());
     fences::fence(address, duration, left, add).unwrap_or_else(|error| replied(Err(error)))
 }
 

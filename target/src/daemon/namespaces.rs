@@ -170,7 +170,7 @@ impl Namespaces {
         self.closing.retain(|closing| !closing.is_over());
         let room = CLOSING_MAX.saturating_sub(self.closing.len());
         let left: Vec<Export> =
-            self.leaving.extract_if(.., |export| !export.disk.is_shared()).take(room).collect();
+            self.leaving.extract_if(.., |export| !export.is_in_use()).take(room).collect();
         for export in left {
             match Closing::begin(export, waker.clone()) {
                 Ok(closing) => self.closing.push(closing),
@@ -388,7 +388,7 @@ impl Namespaces {
 
     /// Those that were taken from the hosts, and whose disks workers may still use.
     pub(super) fn leaving(&self) -> impl Iterator<Item = &Export> {
-        self.leaving.iter().filter(|export| export.disk.is_shared())
+        self.leaving.iter().filter(|export| export.is_in_use())
     }
 
     /// Whether this text is another than the last of that namespace: then it is worth a line.
@@ -482,7 +482,7 @@ impl Namespaces {
             _ => false,
         };
         // What no worker has any more takes no place: that it cannot be closed keeps no other disk waiting.
-        let takes_place = |export: &Export| export.is(&key.0, key.1) && export.disk.is_shared();
+        let takes_place = |export: &Export| export.is(&key.0, key.1) && export.is_in_use();
         self.leaving.iter().any(|export| takes_place(export) || same_path(&export.namespace))
             || self.closing.iter().any(|it| same_path(&it.namespace))
     }
@@ -613,6 +613,32 @@ mod tests {
             assert_eq!(settled(&text(Some(uuid)), of_group), (vec![(1, uuid)], vec![2]));
         }
         assert_eq!(settled(&text(Some(uuid)), &|_| Vec::new()), (vec![(2, uuid)], vec![1]), "of no group");
+    }
+
+    #[test]
+    fn namespace_leaves_until_no_worker_has_its_disk_that_was_made_smaller_from_outside() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk.img");
+        std::fs::write(&path, [0; 8192]).unwrap();
+        let text = format!(
+            "[[listener]]\naddress = \"127.0.0.1:4420\"\n[[subsystem]]\nnqn = \"nqn.2026-11.com.example:a\"\n\
+             allow_any_host = true\n[[subsystem.namespace]]\nnsid = 1\npath = {path:?}\n"
+        );
+        let wanted = Config::parse(&text).unwrap().subsystems;
+        let state = StateDirectory::open(Some(&folder.path().join("state"))).unwrap();
+        let (nqn, namespace) = (wanted[0].nqn, &wanted[0].namespaces[0]);
+        let mut export = Export::open(nqn, namespace, DeviceId(0), &state, None).unwrap();
+        export.cut = export.disk.with_blocks(1).unwrap();
+        let of_worker = export.cut.clone();
+        let (mut namespaces, waker) = (Namespaces::default(), Waker::default());
+        namespaces.leaving.push(export);
+        namespaces.close(&waker);
+        assert_eq!(namespaces.leaving().count(), 1);
+        assert!(namespaces.is_leaving(&(nqn, 1), namespace));
+        drop(of_worker);
+        assert_eq!(namespaces.leaving().count(), 0);
+        namespaces.close(&waker);
+        assert!(namespaces.leaving.is_empty());
     }
 
     /// `close` may hang: here the thread that closes the first disk is one that never ends.

@@ -73,7 +73,10 @@ impl Images {
     /// Whether something is under way that is to be over soon.
     pub(super) fn is_busy(&self, now: Duration) -> bool {
         let hangs = !self.opening.is_empty() && self.all_hang(now);
-        let leaves = self.leaving.as_ref().is_some_and(|leaving| !leaving.is_out() || !hangs);
+        let leaves = self
+            .leaving
+            .as_ref()
+            .is_some_and(|leaving| leaving.ends_soon(now) && (!leaving.is_out() || !hangs));
         self.opens.is_some() || leaves || self.cut.is_some()
     }
 

@@ -17,8 +17,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 
+/// What has not ended after so long is looked at in each round only: its cluster may not answer for hours.
+const ENDS_SOON: Duration = Duration::from_secs(15);
+
 /// Images on their way out.
 pub(super) struct Leaving {
+    since: Duration,
     /// What hosts sent before.
     barrier: Option<Arc<Barrier>>,
     /// What they asked of reservations before, once that is over.
@@ -35,6 +39,11 @@ pub(super) struct Leaving {
 }
 
 impl Leaving {
+    /// Whether it is likely to end soon.
+    pub(super) fn ends_soon(&self, now: Duration) -> bool {
+        now < self.since + ENDS_SOON
+    }
+
     /// Whether nothing is open for hosts any more.
     pub(super) fn is_out(&self) -> bool {
         self.barrier.is_none() && self.stored.is_none() && self.disks.is_empty() && self.closing.is_empty()
@@ -147,10 +156,12 @@ impl Daemon {
             .and_then(|cluster| cluster.handles.get(&handle))
             .is_some_and(|images| images.leaving.is_none())
             .then(barrier);
+        let since = self.common.clock.now();
         let images = self.cluster.as_mut()?.handles.get_mut(&handle)?;
         images.opens = None;
         images.failed.clear();
         let new = || Leaving {
+            since,
             barrier,
             stored: None,
             disks: Vec::new(),
