@@ -1,8 +1,9 @@
 //! Where a fence does not reach: one that ends too early, and a process that has writes of before its fence when that has ended.
 
+use super::requests::Request;
 use super::{Gateway, Purpose};
 use crate::map::State;
-use crate::{Action, Address, GroupId, OpId, Reply};
+use crate::{Action, Address, GroupId, Handle, OpId, Reply};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -23,10 +24,10 @@ impl Gateway {
         let limit = self.timing.overdue;
         // What is given up long after it counted no more is asked to end first, unless a fence may be over before that.
         let since = self.operations.values().filter_map(|purpose| match *purpose {
-            Purpose::Shutdown { since: Some(since), at }
+            Purpose::Shutdown { handle, since: Some(since), at, is_out }
                 if now.saturating_sub(at) >= END_TIME || now.saturating_sub(since) >= limit * 2 =>
             {
-                Some(since)
+                (!is_out || self.stores(handle)).then_some(since)
             }
             _ => None,
         });
@@ -45,11 +46,19 @@ impl Gateway {
         })
     }
 
-    /// Nothing of hosts is under way any more at a client that does not end: a fence may be over before it has.
+    /// Hosts have no command at an image any more through a client that does not end: a fence may be over before it has. What was to
+    /// be stored of their reservations through it counts until there is a reply.
     pub fn on_out(&mut self, op: OpId) {
-        if let Some(Purpose::Shutdown { since, .. }) = self.operations.get_mut(&op) {
-            *since = None;
+        if let Some(Purpose::Shutdown { is_out, .. }) = self.operations.get_mut(&op) {
+            *is_out = true;
         }
+    }
+
+    /// Whether something of a host's is being stored through a client, as far as is known.
+    fn stores(&self, through: Handle) -> bool {
+        self.operations.values().any(|purpose| {
+            matches!(purpose, Purpose::Request(Request::Reservation { handle, .. }) if *handle == through)
+        })
     }
 
     /// Whom the group's owner fences is fenced until then only. As the monitors keep that end, he is fenced again after it.

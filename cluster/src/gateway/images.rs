@@ -135,7 +135,7 @@ impl Gateway {
         };
         let is_of_use = |id: &GroupId| {
             let mut lacks = self.unopened.get(id).into_iter().flatten();
-            !self.is_slow(now, *id) && lacks.any(|lack| !lack.is_gone)
+            !self.slow.contains(id) && lacks.any(|lack| !lack.is_gone)
         };
         let wish = known.iter().map(|(id, _)| *id).filter(is_of_use).filter(is_free).find_map(to);
         if let Some((id, to)) = wish

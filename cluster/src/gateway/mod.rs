@@ -81,10 +81,13 @@ enum Purpose {
     Wish,
     /// Ends a handle that is of no group any more.
     Shutdown {
+        handle: Handle,
         /// Since when it counts no more; `None`: hosts' commands never went through it.
         since: Option<Duration>,
         /// When it was asked for.
         at: Duration,
+        /// Hosts have no command at an image through it any more.
+        is_out: bool,
     },
     /// Fences an address again, whose fence was too short.
     Fence(Address),

@@ -313,7 +313,7 @@ impl Gateway {
         self.show();
         if let Some(handle) = handle {
             self.actions.push_back(Action::Trust { handle, until: Duration::ZERO });
-            let op = self.begin(Purpose::Shutdown { since, at: now });
+            let op = self.begin(Purpose::Shutdown { handle, since, at: now, is_out: false });
             self.actions.push_back(Action::Shutdown { op, handle });
         }
         self.map.hint();

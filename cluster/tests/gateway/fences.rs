@@ -2,8 +2,8 @@
 
 use crate::objects::Objects;
 use nvmf_cluster::{
-    Action, Address, AnaState, BootId, Gateway, GatewayName, Handle, Identity, Object, OpId, Process, Reply,
-    Timing,
+    Action, Address, AnaState, BootId, Gateway, GatewayName, GroupId, Handle, Identity, Object, OpId,
+    Process, Reply, Timing,
 };
 use std::time::Duration;
 
@@ -18,6 +18,9 @@ struct Store {
     delayed: Vec<(OpId, Action)>,
     /// The map takes no writes, and nobody is told.
     is_map_stuck: bool,
+    /// What is stored of hosts' reservations is not answered.
+    are_reservations_stuck: bool,
+    stuck: Vec<OpId>,
     /// What was asked for, and is not answered.
     ends: Vec<(OpId, Handle)>,
     /// The fence that there is of whoever is fenced.
@@ -45,6 +48,12 @@ impl Store {
                 None
             }
             Action::CompareAndSet { object: Object::Map, .. } if self.is_map_stuck => None,
+            Action::CompareAndSet { op, object: Object::Reservations(_), .. }
+                if self.are_reservations_stuck =>
+            {
+                self.stuck.push(op);
+                None
+            }
             action => Some(self.answer(now, action)),
         }
     }
@@ -163,6 +172,27 @@ fn client_at_which_nothing_of_hosts_is_under_way_may_take_its_time_to_end() {
     gateway.on_out(op);
     assert_eq!(store.run(&mut gateway, &mut now, 2 * T.overdue), None);
     assert!(store.is_optimized);
+}
+
+/// What a host asked of its reservation may be stored when the fence has ended.
+#[test]
+fn client_through_which_a_reservation_is_being_stored_is_not_without_anything_of_hosts() {
+    for is_stored in [true, false] {
+        let (mut store, mut now) = (Store::default(), Duration::from_secs(1000));
+        let mut gateway = serving(&mut store, &mut now);
+        store.are_reservations_stuck = true;
+        gateway.store_reservation(now, GroupId(1), "a", Some(&"held".into()));
+        store.turn(&mut gateway, now);
+        gateway.on_fenced(now, Handle(1));
+        store.turn(&mut gateway, now);
+        let (op, _) = store.ends.pop().unwrap();
+        gateway.on_out(op);
+        let stuck = store.stuck.pop().unwrap();
+        if is_stored {
+            gateway.on_reply(now, stuck, Reply::Blocklisted);
+        }
+        assert_eq!(store.run(&mut gateway, &mut now, 2 * T.overdue).is_none(), is_stored);
+    }
 }
 
 /// It is given up long after it counted no more, and has nothing under way.

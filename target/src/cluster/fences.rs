@@ -22,20 +22,13 @@ pub(super) fn fence<E>(
     let before = left();
     match before {
         Ok(Some(left)) if left + SLACK >= duration => return Ok(Reply::Done),
-        Ok(Some(Duration::ZERO)) => return Ok(Reply::FencedUntil(boottime())),
-        Ok(Some(left)) => {
-            let (short, long) = (left.as_secs(), duration.as_secs());
-            tracing::warn!(
-                "{address} is fenced for {short} s only, and not for {long}: somebody has fenced it before, and the cluster keeps that \
-                 end. It is fenced again then. If its process is known to be dead, this makes it longer now: ceph osd blocklist \
-                 rm {address}; ceph osd blocklist add {address} {long}"
-            );
-            return Ok(Reply::FencedUntil(boottime() + left));
-        }
+        Ok(Some(left)) => return Ok(too_short(address, left, duration)),
         Ok(None) | Err(_) => {}
     }
     add()?;
     Ok(match left() {
+        // It may have been there before.
+        Ok(Some(left)) if before.is_err() && left + SLACK < duration => too_short(address, left, duration),
         Ok(Some(_)) => Reply::Done,
         Ok(None) => {
             Reply::Failed(format!("{address} was fenced, and is not on the blocklist of the cluster"))
@@ -45,6 +38,19 @@ pub(super) fn fence<E>(
             Reply::Done
         }
     })
+}
+
+/// There is a fence already, which ends too early.
+fn too_short(address: &Address, left: Duration, duration: Duration) -> Reply {
+    if left > Duration::ZERO {
+        let (short, long) = (left.as_secs(), duration.as_secs());
+        tracing::warn!(
+            "{address} is fenced for {short} s only, and not for {long}: somebody has fenced it before, and the cluster keeps that \
+             end. It is fenced again then. If its process is known to be dead, this makes it longer now: ceph osd blocklist \
+             rm {address}; ceph osd blocklist add {address} {long}"
+        );
+    }
+    Reply::FencedUntil(boottime() + left)
 }
 
 /// How long an address stays on the blocklist, which is JSON, if it is there. The time is that of the monitors.
@@ -139,10 +145,12 @@ mod tests {
     #[test]
     fn fence_that_is_too_short_is_left_until_the_monitors_have_taken_it_away() {
         for left in [0, 60] {
-            let before = boottime();
-            let (reply, added) = fenced(&[Ok(Some(left))]);
-            let Reply::FencedUntil(until) = reply else { panic!("{reply:?}") };
-            assert!(added == 0 && until >= before + Duration::from_secs(left));
+            for (lists, adds) in [(&[Ok(Some(left))][..], 0), (&[Err(()), Ok(Some(left))], 1)] {
+                let before = boottime();
+                let (reply, added) = fenced(lists);
+                let Reply::FencedUntil(until) = reply else { panic!("{reply:?}") };
+                assert!(added == adds && until >= before + Duration::from_secs(left));
+            }
         }
     }
 

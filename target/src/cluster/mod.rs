@@ -121,7 +121,7 @@ pub enum ToDriver {
     Connected(OpId, Handle, Result<Arc<Cluster>, Reply>),
     /// A connection is of no use any more.
     Fenced(Handle),
-    /// Nothing of hosts is under way any more at a connection that is to end.
+    /// Hosts have no command at an image any more through a connection that is to end.
     Out(OpId),
     /// Somebody asks for something.
     Request(Ticket, Request),

@@ -72,12 +72,15 @@ impl Opening {
 /// cannot be opened again.
 struct Closing {
     namespace: Namespace,
+    /// An image that hosts had through a gateway group.
+    was_through: bool,
+    since: Duration,
     over: Receiver<()>,
 }
 
 impl Closing {
     /// Returns the disk if there is no thread for it.
-    fn begin(export: Export, waker: Waker) -> Result<Self, Box<Export>> {
+    fn begin(export: Export, now: Duration, waker: Waker) -> Result<Self, Box<Export>> {
         let (give, given) = channel::<Export>();
         let (tell, over) = channel();
         let body = move || {
@@ -89,8 +92,9 @@ impl Closing {
             return Err(Box::new(export));
         }
         let namespace = export.namespace.clone();
+        let was_through = export.shared.as_ref().is_some_and(|shared| shared.through.is_some());
         give.send(export).map_err(|unsent| Box::new(unsent.0))?;
-        Ok(Self { namespace, over })
+        Ok(Self { namespace, was_through, since: now, over })
     }
 
     fn is_over(&self) -> bool {
@@ -121,7 +125,7 @@ impl Namespaces {
         waker: &Waker,
         state: &Arc<StateDirectory>,
     ) {
-        self.close(waker);
+        self.close(now, waker);
         let stood = now.saturating_sub(core::mem::replace(&mut self.begun_at, now));
         if stood > STANDS_STILL {
             self.resting.values_mut().for_each(|(_, until)| *until += stood);
@@ -166,13 +170,13 @@ impl Namespaces {
     }
 
     /// Begins to close the disks that have left every worker.
-    fn close(&mut self, waker: &Waker) {
+    fn close(&mut self, now: Duration, waker: &Waker) {
         self.closing.retain(|closing| !closing.is_over());
         let room = CLOSING_MAX.saturating_sub(self.closing.len());
         let left: Vec<Export> =
             self.leaving.extract_if(.., |export| !export.is_in_use()).take(room).collect();
         for export in left {
-            match Closing::begin(export, waker.clone()) {
+            match Closing::begin(export, now, waker.clone()) {
                 Ok(closing) => self.closing.push(closing),
                 Err(export) => self.leaving.push(*export),
             }
@@ -389,6 +393,12 @@ impl Namespaces {
     /// Those that were taken from the hosts, and whose disks workers may still use.
     pub(super) fn leaving(&self) -> impl Iterator<Item = &Export> {
         self.leaving.iter().filter(|export| export.is_in_use())
+    }
+
+    /// ANA groups with an image that was taken from the hosts so long ago, and is being closed still.
+    pub(super) fn closes_slowly(&self, now: Duration, after: Duration) -> impl Iterator<Item = u32> {
+        let slow = self.closing.iter().filter(move |it| it.was_through && now >= it.since + after);
+        slow.filter(|it| !it.is_over()).map(|it| it.namespace.ana_group)
     }
 
     /// Whether this text is another than the last of that namespace: then it is worth a line.
@@ -632,12 +642,12 @@ mod tests {
         let of_worker = export.cut.clone();
         let (mut namespaces, waker) = (Namespaces::default(), Waker::default());
         namespaces.leaving.push(export);
-        namespaces.close(&waker);
+        namespaces.close(Duration::ZERO, &waker);
         assert_eq!(namespaces.leaving().count(), 1);
         assert!(namespaces.is_leaving(&(nqn, 1), namespace));
         drop(of_worker);
         assert_eq!(namespaces.leaving().count(), 0);
-        namespaces.close(&waker);
+        namespaces.close(Duration::ZERO, &waker);
         assert!(namespaces.leaving.is_empty());
     }
 
@@ -676,7 +686,7 @@ mod tests {
         let first =
             namespaces.open.iter().find(|export| export.namespace.nsid == 1).unwrap().namespace.clone();
         let key = (wanted[0].nqn, 1);
-        namespaces.closing.push(Closing { namespace: first, over });
+        namespaces.closing.push(Closing { namespace: first, was_through: false, since: now, over });
         assert_eq!(namespaces.take_away(now, |_| true).len(), 2);
         serve(&mut namespaces, 1);
         assert_eq!(namespaces.open[0].namespace.nsid, 2);

@@ -86,6 +86,11 @@ impl Images {
         self.opening.iter().any(of_export)
     }
 
+    /// Whether an image of this namespace has been opened for so long.
+    fn hangs_for(&self, key: &Key, now: Duration, after: Duration) -> bool {
+        self.opening.iter().any(|opening| opening.key() == *key && opening.hangs(now, after))
+    }
+
     /// Whether all that are being opened do not answer.
     pub(super) fn all_hang(&self, now: Duration) -> bool {
         self.opening.iter().all(|opening| opening.hangs(now, HANGS_AFTER))
@@ -131,12 +136,14 @@ impl Daemon {
     pub(super) fn tell_unopened(&mut self) {
         let Some(cluster) = &self.cluster else { return };
         let served = cluster.handles.values().filter(|images| images.is_served());
+        let now = self.common.clock.now();
         let of = |images: &Images| {
             let seen: BTreeMap<Key, &Export> =
                 self.of_group(images.group).map(|export| (key_of(export), export)).collect();
             let trouble = |key: &Key| match (images.failed.get(key), seen.get(key)) {
                 (Some(failed), _) => Some(failed.why.clone()),
                 (None, Some(export)) if export.disk.is_removed() => Some(removed()),
+                (None, Some(_)) if images.hangs_for(key, now, WARNS) => Some(unanswered()),
                 (None, Some(_)) => None,
                 (None, None) => self.never_seen(key),
             };
@@ -151,7 +158,8 @@ impl Daemon {
         }
     }
 
-    /// Tells the group's thread of which ANA groups an image is slow, when that has changed.
+    /// Tells the group's thread of which ANA groups an image is slow, when that has changed: at a host's operation, in being opened, or
+    /// in being closed. None of them would drain.
     pub(super) fn tell_slow(&mut self) {
         let Some(cluster) = &mut self.cluster else { return };
         let now_us = self.common.observed.now_us();
@@ -161,7 +169,13 @@ impl Daemon {
         let leaving = self.namespaces.leaving().filter(leaves_slowly);
         let slow = self.namespaces.open.iter().filter(is_slow).chain(leaving);
         let slow = slow.filter(|export| export.shared.is_some());
-        let slow: BTreeSet<_> = slow.map(|export| GroupId(export.namespace.ana_group)).collect();
+        let slow = slow.map(|export| export.namespace.ana_group);
+        let now = self.common.clock.now();
+        let slow = slow.chain(self.namespaces.closes_slowly(now, WARNS)).map(GroupId);
+        let served = cluster.handles.values().filter(|images| images.is_served());
+        let opens_slowly = |images: &&Images| images.opening.iter().any(|it| it.hangs(now, WARNS));
+        let opening = served.filter(opens_slowly).map(|images| images.group);
+        let slow: BTreeSet<_> = slow.chain(opening).collect();
         if cluster.slow != slow {
             cluster.slow.clone_from(&slow);
             cluster.driver.tell(ToDriver::Slow(slow));
@@ -468,6 +482,11 @@ pub(super) fn lack(key: &Key, why: Fault) -> Lack {
 /// What is open of an image is of no use any more.
 fn removed() -> Fault {
     Fault { text: "the image was removed".to_owned(), is_gone: true, is_missing: true }
+}
+
+/// Its image is being opened for long.
+fn unanswered() -> Fault {
+    "it does not answer while it is being opened".to_owned().into()
 }
 
 /// The item of a namespace in the group's configuration.

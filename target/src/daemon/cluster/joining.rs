@@ -63,6 +63,7 @@ impl Membership {
             news: BTreeMap::new(),
             handles: BTreeMap::new(),
             looks: Vec::new(),
+            hanging: Vec::new(),
             unopened: BTreeMap::new(),
             slow: BTreeSet::new(),
             answers: BTreeMap::new(),

@@ -34,7 +34,7 @@ pub(super) struct Leaving {
     drains: Option<OpId>,
     /// The last handle of the connection, and who waits for its end.
     shuts_down: Option<(OpId, Option<Arc<Cluster>>)>,
-    /// The group's thread knows that nothing of hosts is under way.
+    /// The group's thread knows that hosts have no command at an image.
     is_told: bool,
 }
 
@@ -44,9 +44,14 @@ impl Leaving {
         now < self.since + ENDS_SOON
     }
 
+    /// Whether hosts have nothing at what was open for them.
+    fn hosts_are_out(&self) -> bool {
+        self.barrier.is_none() && self.stored.is_none() && self.disks.is_empty()
+    }
+
     /// Whether nothing is open for hosts any more.
     pub(super) fn is_out(&self) -> bool {
-        self.barrier.is_none() && self.stored.is_none() && self.disks.is_empty() && self.closing.is_empty()
+        self.hosts_are_out() && self.closing.is_empty()
     }
 }
 
@@ -208,6 +213,15 @@ impl Daemon {
         let free: Vec<Disk> = leaving.disks.extract_if(.., |disk| !disk.is_shared()).collect();
         leaving.closing.extend(close(free));
         leaving.closing.retain(|closing| closing.try_recv() != Err(TryRecvError::Disconnected));
+        // What a namespace had that was taken away before counts, too. To open and to close an image changes nothing of it.
+        let hosts_are_out =
+            leaving.hosts_are_out() && !self.namespaces.leaving().any(|export| is_through(export, handle));
+        if let (Some((op, _)), Some(cluster), false) = (&leaving.shuts_down, &self.cluster, leaving.is_told)
+            && hosts_are_out
+        {
+            cluster.driver.tell(ToDriver::Out(*op));
+            leaving.is_told = true;
+        }
         if !leaving.is_out() {
             return false;
         }
@@ -215,16 +229,6 @@ impl Daemon {
             // The connection cannot be closed, so whoever is to have the ANA group fences it, and need not wait.
             if let Some(op) = leaving.drains.take_if(|_| all_hang) {
                 self.reply(op, Reply::Failed("an image that is being opened does not answer".to_owned()));
-            }
-            // Whatever else has something of hosts holds the connection: commands at a namespace that was taken away, a reservation
-            // that is being stored.
-            let only_opens = Arc::strong_count(&images.connection) <= 2 + images.opening.len();
-            if let (Some((op, _)), Some(cluster), false) =
-                (&leaving.shuts_down, &self.cluster, leaving.is_told)
-                && only_opens
-            {
-                cluster.driver.tell(ToDriver::Out(*op));
-                leaving.is_told = true;
             }
             return false;
         }

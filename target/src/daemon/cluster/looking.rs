@@ -41,7 +41,7 @@ impl Daemon {
         let until = self.common.clock.now() + LOOK_TIMEOUT;
         let (opening, known, unopened) = (Vec::new(), BTreeSet::new(), Unopened::new());
         let look = Look { op, group, connection, until, opening, known, unopened };
-        self.cluster.iter_mut().for_each(|cluster| cluster.looks.retain(|it| it.group != group));
+        self.end_looks(|it| it.group == group);
         if let Some(cluster) = &mut self.cluster {
             cluster.looks.push(look);
         }
@@ -50,15 +50,33 @@ impl Daemon {
     /// Nobody waits for what was looked at on this connection any more.
     pub(super) fn forget_look(&mut self, connection: Option<&Arc<Cluster>>) {
         let is_of = |look: &Look| connection.is_some_and(|it| Arc::ptr_eq(it, &look.connection));
-        self.cluster.iter_mut().for_each(|cluster| cluster.looks.retain(|look| !is_of(look)));
+        self.end_looks(is_of);
+    }
+
+    fn end_looks(&mut self, is_one: impl Fn(&Look) -> bool) {
+        let Some(cluster) = &mut self.cluster else { return };
+        for look in cluster.looks.extract_if(.., |look| is_one(look)) {
+            cluster.hanging.extend(look.opening);
+        }
     }
 
     pub(super) fn advance_looks(&mut self) {
+        if let Some(cluster) = &mut self.cluster {
+            cluster.hanging.retain(|opening| match opening.result() {
+                None => true,
+                Some(result) => {
+                    close(result.into_iter().collect());
+                    false
+                }
+            });
+        }
         let looks = self.cluster.as_mut().map(|cluster| core::mem::take(&mut cluster.looks));
         for mut look in looks.unwrap_or_default() {
             let is_over = self.advance_one_look(&mut look);
-            if let Some(cluster) = self.cluster.as_mut().filter(|_| !is_over) {
-                cluster.looks.push(look);
+            match &mut self.cluster {
+                Some(cluster) if is_over => cluster.hanging.extend(look.opening),
+                Some(cluster) => cluster.looks.push(look),
+                None => {}
             }
         }
     }
@@ -98,6 +116,12 @@ impl Daemon {
             match (export, fault) {
                 _ if is_late => look.note(key, format!("it did not open within {LOOK_TIMEOUT:?}").into()),
                 (None, Some(why)) => look.note(key, why),
+                (Some(export), _) if cluster.hanging.iter().any(|opening| opening.is_of(export)) => {
+                    look.note(
+                        key,
+                        "it did not answer while it was opened, and does not yet".to_owned().into(),
+                    );
+                }
                 (Some(export), _) if !look.opening.iter().any(|opening| opening.key() == key) => {
                     is_over = false;
                     // Not more beside those that hang: who asks is told of a refusal, and asks again.

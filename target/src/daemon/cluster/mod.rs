@@ -59,6 +59,7 @@ use nvmf_cluster::{AnaState, ConnectedHosts, GroupId, Handle, Listens, OpId, Uno
 use nvmf_config::Items;
 use nvmf_rados::boottime;
 use nvmf_subsystem::Nqn;
+use opening::Opening;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -103,6 +104,9 @@ pub(super) struct Membership {
     handles: BTreeMap<Handle, Images>,
     /// ANA groups that are to move here.
     looks: Vec<Look>,
+    /// Images that looks which are over began to open, and that do not answer: each keeps a thread and a connection, so none is begun
+    /// once more beside them.
+    hanging: Vec<Opening>,
     /// What cannot be opened of those that are served here, as the group's thread was told.
     unopened: BTreeMap<GroupId, Unopened>,
     /// Those of which an image is slow, as it was told.
