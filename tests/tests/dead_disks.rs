@@ -342,7 +342,7 @@ fn attach_with_one_path_takes_the_disk_over_with_all_of_them_and_its_tls_is_for_
     let host = format!("nqn.2014-08.org.nvmexpress:uuid:{HOST_ID}");
     let with_tls = |tls: &str| {
         let known = format!("tls = \"{tls}\"\n[[host]]\nnqn = \"{host}\"\ntls_key_file = \"{key}\"\n");
-        configure(&site, &(known + &listener(port)));
+        configure(&site, &format!("{known}{}tls = \"{tls}\"\n", listener(port)));
     };
     with_tls("allowed");
     let target = site.serve().expect("a target");

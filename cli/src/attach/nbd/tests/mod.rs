@@ -9,7 +9,7 @@ mod sessions;
 mod structured;
 
 use super::disk::DiskInfo;
-use super::listener::Listener;
+use super::listener::{Access, Listener, OWN_MODE};
 use super::server::Server;
 use nvmf_backend::decorator::{Fault, FaultOptions};
 use nvmf_backend::{Devices, DevicesOptions, Disk, DiskSpec};
