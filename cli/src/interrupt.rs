@@ -106,6 +106,14 @@ mod tests {
     use std::process::Command;
     use std::time::{Duration, Instant};
 
+    fn waits(wait: impl Future<Output = ()>) {
+        let outcome = crate::runtime::run(async {
+            wait.await;
+            Ok(())
+        });
+        outcome.unwrap();
+    }
+
     /// Set in the process that a test starts.
     const CHILD: &str = "NVMF_TEST_CHILD";
 
@@ -135,11 +143,11 @@ mod tests {
         until(was_asked);
         // Nobody waited then.
         assert!(check().unwrap_err().is::<Stopped>());
-        crate::runtime::run(async { Ok(asked().await) }).unwrap();
+        waits(asked());
         let careful = (ends == "with care").then(|| Careful::new().unwrap());
         raise(Signal::try_from(SIGTERM).unwrap()).unwrap();
         match careful {
-            Some(careful) => crate::runtime::run(async { Ok(careful.asked(2).await) }).unwrap(),
+            Some(careful) => waits(careful.asked(2)),
             None => until(|| false),
         }
     }

@@ -59,7 +59,7 @@ mod tests {
             ..Attachment::default()
         };
         let same = attached("nqn.2026-11.com.example:a", [1; 16]);
-        assert_eq!((other_host(&same, &host), recorded(&same)), (None, Some(host.clone())));
+        assert_eq!((other_host(&same, &host), recorded(&same)), (None, Some(host)));
         for (nqn, id) in [("a", [2; 16]), ("b", [1; 16]), ("b", [2; 16])] {
             let other = attached(&format!("nqn.2026-11.com.example:{nqn}"), id);
             let OtherHost { how, options } = other_host(&other, &host).unwrap();

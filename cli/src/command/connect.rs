@@ -57,7 +57,7 @@ impl Connect {
         if self.attach.names_one_disk() {
             return self.attach.run();
         }
-        let (nqn, host) = (options.connection.nqn, options.connection.host.clone());
+        let (nqn, host) = (options.connection.nqn, options.connection.host);
         interrupt::watch()?;
         let there = async {
             let (connection, _) = connect(options.connection).await?;
