@@ -22,6 +22,9 @@ pub struct Attachment {
     pub transport: String,
     /// Of TCP: with TLS.
     pub tls: bool,
+    /// Its authentication makes the key of its TLS (`--concat`).
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub concat: bool,
     /// Of RDMA: the provider, and its device: `iwarp`, `verbs on mlx5_0`.
     pub provider: Option<String>,
     /// Namespace.
@@ -39,6 +42,18 @@ pub struct Attachment {
     /// The socket is for virtual machines (vhost-user-blk).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub vhost_user: bool,
+    /// Permissions of the socket.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub socket_mode: Option<u32>,
+    /// The number of the socket's group, where one was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub socket_group: Option<u32>,
+    /// Clients of the socket may ask which parts of the disk are zeroes.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub block_status: bool,
+    /// Queues of a ublk device, where a number was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queues: Option<u16>,
     /// Why it is not a block device, where that was wanted; which namespace it is, where it was taken of several.
     pub note: Option<String>,
     /// The state of its connection and of its server.

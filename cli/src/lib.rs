@@ -10,6 +10,7 @@ mod command;
 mod connect;
 mod discovery;
 mod doctor;
+mod interrupt;
 mod log;
 mod namespace;
 mod print;

@@ -1,6 +1,7 @@
 //! What every part of the program prints: results, errors, sizes, JSON.
 
 use anyhow::Result;
+use std::borrow::Cow;
 use std::fmt::{Display, Write as _};
 use std::io::{ErrorKind, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -77,6 +78,15 @@ pub(crate) fn complain(what: impl Display) {
 /// Prints a line to the standard output.
 pub(crate) fn line(line: impl Display) -> Result<()> {
     text(format_args!("{line}\n"))
+}
+
+/// A word as a shell takes it for one.
+pub(crate) fn shell_word(word: &str) -> Cow<'_, str> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,=@%+".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.into(),
+        false => format!("'{}'", word.replace('\'', r"'\''")).into(),
+    }
 }
 
 /// An error and its causes in one line, without saying anything twice.

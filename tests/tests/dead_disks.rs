@@ -5,7 +5,9 @@ use nvmf_tests::attached::{children, is_gone, kill_with_guard, listed, path_stat
 use nvmf_tests::nbd;
 use nvmf_tests::process::{self, Target};
 use nvmf_tests::site::{HOST_ID, Site, fails, json, succeeds};
-use std::os::unix::fs::PermissionsExt;
+use serde_json::Value;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
@@ -175,6 +177,104 @@ fn socket_of_a_disk_that_is_taken_over_is_for_those_it_was_for() {
     target.stop().expect("a clean stop");
 }
 
+/// Whoever can write to the folder of the socket may have put anything at its path meanwhile.
+#[test]
+fn socket_is_for_those_it_was_for_whatever_lies_at_its_path() {
+    let (site, _) = site("placed");
+    let target = site.serve().expect("a target");
+    let group = if rustix::process::geteuid().is_root() { 4711 } else { rustix::process::getegid().as_raw() };
+    let group = group.to_string();
+    let attach = |more: &[&str]| {
+        let words = [&["-t", "tcp", "-n", &site.nqn, "--as", "socket"], more].concat();
+        succeeds(&mut site.call("attach", &words).expect("nvmf")).expect("attached");
+    };
+    attach(&["--socket-mode", "640", "--socket-group", &group]);
+    let disk = &listed(&site)[0];
+    let place = |mode| {
+        std::fs::remove_file(socket(disk)).expect("it is left");
+        drop(std::os::unix::net::UnixListener::bind(socket(disk)).expect("another"));
+        std::fs::set_permissions(socket(disk), PermissionsExt::from_mode(mode)).expect("it is ours");
+    };
+    let is_as = |mode: u32| {
+        process::until("its mode and group", || {
+            std::fs::metadata(socket(disk)).is_ok_and(|socket| {
+                socket.permissions().mode() & 0o777 == mode && socket.gid().to_string() == group
+            })
+        })
+        .unwrap_or_else(|error| panic!("{error}: {:?}", std::fs::metadata(socket(disk))));
+        until(&site, "live");
+    };
+    is_as(0o640);
+    kill_with_guard(pid(&listed(&site)[0]));
+    place(0o777);
+    attach(&[]);
+    is_as(0o640);
+    // What is said counts, and from then on.
+    kill_with_guard(pid(&listed(&site)[0]));
+    attach(&["--socket-mode", "660"]);
+    is_as(0o660);
+    kill_with_guard(pid(&listed(&site)[0]));
+    place(0o600);
+    succeeds(&mut connect(&site, &["--as", "socket"])).expect("taken over");
+    is_as(0o660);
+    detach_all(&site);
+    target.stop().expect("a clean stop");
+}
+
+/// Whether a process does something of its own at SIGINT.
+fn hears_interrupts(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    caught.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set & 0b10 != 0)
+}
+
+/// How many sockets there are at this path, or are connected to one there.
+fn sockets_at(path: &Path) -> usize {
+    let all = std::fs::read_to_string("/proc/net/unix").expect("a list");
+    all.lines().filter(|line| line.ends_with(path.to_str().expect("a path"))).count()
+}
+
+#[test]
+fn connect_that_is_stopped_ends_in_each_of_its_waits() {
+    let (site, _) = site("waits");
+    let mut target = site.serve().expect("a target");
+    succeeds(&mut connect(&site, &["--as", "socket", "--ctrl-loss-tmo", "0"])).expect("attached");
+    let server = pid(&listed(&site)[0]);
+    let begin = || {
+        let mut call = connect(&site, &["--as", "socket"]);
+        call.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("nvmf")
+    };
+    let ends = |front: Child, what: &str| {
+        let output = front.wait_with_output().expect("it ends");
+        assert!(output.status.code() == Some(1) && says(&output, "stopped"), "{what}: {output:?}");
+        let disks = listed(&site);
+        assert_eq!((disks.len(), &disks[0]["state"]), (1, &"lost".into()), "{what}");
+    };
+    for signal in ["INT", "TERM"] {
+        target = lose(&site, target);
+        // For its target.
+        process::signal(target.pid(), "STOP").expect("it runs");
+        let front = begin();
+        process::until("it waits", || hears_interrupts(front.id())).expect("it does");
+        process::signal(front.id(), signal).expect("it runs");
+        ends(front, "the target");
+        process::signal(target.pid(), "CONT").expect("it runs");
+        // For the disk's server.
+        process::signal(server, "STOP").expect("it runs");
+        let asked = site.registry().join(format!("{server}.ask"));
+        let before = sockets_at(&asked);
+        let front = begin();
+        process::until("it asks", || sockets_at(&asked) > before).expect("it does");
+        process::signal(front.id(), signal).expect("it runs");
+        ends(front, "the server");
+        process::signal(server, "CONT").expect("it runs");
+        process::until("what it was asked before is over", || sockets_at(&asked) == before).expect("it is");
+        until(&site, "live");
+    }
+    detach_all(&site);
+    target.stop().expect("a clean stop");
+}
+
 /// Its users wait for it: only `detach` takes it away.
 #[test]
 fn disk_stays_though_whoever_takes_it_over_is_stopped() {
@@ -233,6 +333,92 @@ fn disk_that_was_attached_with_tls_is_taken_over_with_tls_alone() {
     target.stop().expect("a clean stop");
 }
 
+/// The call names one path; the disk has two, and one kind of TLS for both.
+#[test]
+fn attach_with_one_path_takes_the_disk_over_with_all_of_them_and_its_tls_is_for_all() {
+    let (site, port) = site("one-path");
+    let key = site.path("key").display().to_string();
+    succeeds(&mut site.local(&["gen-tls-key", "--keyfile", &key]).expect("nvmf")).expect("a key");
+    let host = format!("nqn.2014-08.org.nvmexpress:uuid:{HOST_ID}");
+    let with_tls = |tls: &str| {
+        let known = format!("tls = \"{tls}\"\n[[host]]\nnqn = \"{host}\"\ntls_key_file = \"{key}\"\n");
+        configure(&site, &format!("{known}{}tls = \"{tls}\"\n", listener(port)));
+    };
+    with_tls("allowed");
+    let target = site.serve().expect("a target");
+    let second = format!("--path=127.0.0.2:{port}");
+    succeeds(&mut connect(&site, &["--as", "socket", &second])).expect("attached");
+    until_live_over(&site, 2);
+    let secure = ["--tls", "--tls-key-file", &key];
+    let output =
+        process::run(&mut connect(&site, &[&["--as", "socket"], &secure[..]].concat())).expect("nvmf");
+    assert!(output.status.code() == Some(1) && says(&output, "attached without TLS"), "{output:?}");
+    let attach = |more: &[&str]| {
+        let words = [&["-t", "tcp", "-n", &site.nqn, "--nsid", "1", "--as", "socket"], more].concat();
+        site.call("attach", &words).expect("nvmf")
+    };
+    kill_with_guard(pid(&listed(&site)[0]));
+    succeeds(&mut attach(&[])).expect("taken over");
+    until_live_over(&site, 2);
+    kill_with_guard(pid(&listed(&site)[0]));
+    target.stop().expect("a clean stop");
+    // Nothing is reached in the clear any more.
+    with_tls("required");
+    let target = site.serve().expect("a target");
+    succeeds(&mut attach(&secure)).expect("taken over");
+    until_live_over(&site, 2);
+    assert_eq!(listed(&site)[0]["tls"], true);
+    kill_with_guard(pid(&listed(&site)[0]));
+    fails(&mut attach(&[]), &["--tls"]).expect("it has TLS from now on");
+    succeeds(&mut attach(&secure)).expect("taken over");
+    until_live_over(&site, 2);
+    assert_eq!(listed(&site)[0]["tls"], true);
+    detach_all(&site);
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn path_that_a_disk_of_another_version_cannot_be_given_is_no_success() {
+    let (site, port) = site("other-version");
+    let target = site.serve().expect("a target");
+    succeeds(&mut connect(&site, &["--as", "socket"])).expect("attached");
+    let file = site.registry().join(format!("{}.json", pid(&listed(&site)[0])));
+    let ours = std::fs::read_to_string(&file).expect("an entry");
+    let write = |text: &str| {
+        std::fs::write(site.path("entry"), text).expect("a file");
+        std::fs::rename(site.path("entry"), &file).expect("the disk's entry");
+    };
+    let mut theirs: Value = serde_json::from_str(&ours).expect("JSON");
+    theirs["version"] = 99.into();
+    write(&theirs.to_string());
+    let output = process::run(&mut connect_over_the_other(&site, port)).expect("nvmf");
+    let parts = ["127.0.0.2", "another version of nvmf serves it", "detach it"];
+    let is_said = parts.iter().all(|part| says(&output, part));
+    assert!(output.status.code() == Some(1) && is_said, "{output:?}");
+    write(&ours);
+    detach_all(&site);
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn disk_that_shows_another_disk_now_is_no_success() {
+    let (site, _) = site("foreign");
+    let target = site.serve().expect("a target");
+    succeeds(&mut connect(&site, &["--as", "socket"])).expect("attached");
+    target.stop().expect("a clean stop");
+    let subsystem = site.subsystem(&[site.disk("another.img", SIZE)]);
+    site.configure(&format!("transport = \"tcp\"\n{subsystem}")).expect("a configuration");
+    let target = site.serve().expect("a target");
+    until(&site, "foreign");
+    for mut call in [connect(&site, &["--as", "socket"]), connect_all(&site, &[])] {
+        let output = process::run(&mut call).expect("nvmf");
+        let is_said = says(&output, "is foreign") && says(&output, "nvmf detach");
+        assert!(output.status.code() == Some(1) && is_said, "{output:?}");
+    }
+    let _ = process::run(&mut site.local(&["detach", "--all"]).expect("nvmf"));
+    target.stop().expect("a clean stop");
+}
+
 /// Nobody who looks at it again and again is kept busy by it.
 #[test]
 fn dead_disk_of_another_host_is_named() {
@@ -245,6 +431,18 @@ fn dead_disk_of_another_host_is_named() {
     kill_with_guard(pid(&listed(&site)[0]));
     let output = process::run(&mut connect_all(&site, &[])).expect("it ends");
     assert!(output.status.code() == Some(1) && says(&output, host[1]), "{output:?}");
+    // A target knows reservations by the host ID.
+    let other_id = "33333333-3333-3333-3333-333333333333";
+    for (command, more) in [
+        ("connect-all", &[][..]),
+        ("connect", &["-n", &site.nqn]),
+        ("attach", &["-n", &site.nqn, "--nsid", "1"]),
+    ] {
+        let words = [&[command], &words[1..], &["-q", host[1], "-I", other_id], more].concat();
+        let output = process::run(&mut site.local(&words).expect("nvmf")).expect("it ends");
+        let names_both = says(&output, host[3]) && says(&output, other_id);
+        assert!(output.status.code() == Some(1) && names_both, "{command}: {output:?}");
+    }
     assert_eq!(state(&site), "killed");
     succeeds(&mut site.local(&[&words[..], &host].concat()).expect("nvmf")).expect("taken over");
     until(&site, "live");

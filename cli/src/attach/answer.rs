@@ -3,6 +3,7 @@
 use super::control::Control;
 use super::counted::Statistics;
 use crate::command::Further;
+use crate::interrupt;
 use crate::print::chain;
 use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
@@ -10,7 +11,7 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream as BlockingStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader as AsyncBufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
@@ -19,6 +20,8 @@ use tokio::time::timeout;
 
 /// How long a question and its answer may take, on both sides.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How often whoever asks looks whether it is to end.
+const POLL: Duration = Duration::from_millis(100);
 /// Bytes of a question.
 const QUESTION_MAX: u64 = 1024;
 /// Bytes of an answer.
@@ -159,15 +162,13 @@ pub(super) fn ask(path: &Path, question: &Question) -> Result<Option<Statistics>
         ErrorKind::NotFound => anyhow!(OtherVersion),
         _ => anyhow!(error).context("its server cannot be asked"),
     })?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(POLL))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut line = serde_json::to_vec(question)?;
     line.push(b'\n');
     (&stream).write_all(&line).context("its server cannot be asked")?;
-    let mut line = String::new();
-    let mut answer = BufReader::new(stream).take(ANSWER_MAX);
-    answer.read_line(&mut line).context("its server does not answer")?;
-    match serde_json::from_str(&line) {
+    let line = hear(stream)?;
+    match serde_json::from_slice(&line) {
         Ok(Answer::Statistics(statistics)) => Ok(Some(*statistics)),
         Ok(Answer::Done) => Ok(None),
         Ok(Answer::Refused(reason)) => bail!("{reason}"),
@@ -175,6 +176,20 @@ pub(super) fn ask(path: &Path, question: &Question) -> Result<Option<Statistics>
         Ok(Answer::Unknown) => bail!(OtherVersion),
         Err(_) => bail!("its server's answer cannot be read"),
     }
+}
+
+/// What the server answers.
+fn hear(stream: BlockingStream) -> Result<Vec<u8>> {
+    let (mut line, deadline) = (Vec::new(), Instant::now() + PATIENCE);
+    let mut answer = BufReader::new(stream).take(ANSWER_MAX);
+    while let Err(error) = answer.read_until(b'\n', &mut line) {
+        let goes_on = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted);
+        interrupt::check()?;
+        if !goes_on || Instant::now() > deadline {
+            return Err(error).context("its server does not answer");
+        }
+    }
+    Ok(line)
 }
 
 #[cfg(test)]

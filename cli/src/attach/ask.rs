@@ -5,6 +5,7 @@ use super::counted::Statistics;
 use super::detach::Process;
 use super::process::pid_namespace;
 use super::registry::Listed;
+use crate::interrupt;
 use anyhow::{Context, Result, bail, ensure};
 use nvmf_attached::{Attachment, State, Supervisor};
 use rustix::process::Signal;
@@ -51,6 +52,7 @@ impl Listed {
             let is_over = |disk: &Attachment| disk.state == State::Lost && asked.elapsed() > ASK_AGAIN;
             match self.until(deadline - asked.min(deadline), |disk| live(disk) || is_over(disk)) {
                 Some(disk) if live(&disk) => return Ok(()),
+                Some(_) if interrupt::was_asked() => interrupt::check()?,
                 Some(Attachment { state, reason, .. }) if Instant::now() >= deadline => bail!(
                     "it is {} still{}",
                     state.as_str(),
@@ -68,6 +70,7 @@ impl Listed {
         let has = |disk: &Attachment| disk.added_paths.iter().any(|it| it == name);
         match self.until(RECONNECT_TIME_MAX, has) {
             Some(disk) if has(&disk) => Ok(()),
+            Some(_) if interrupt::was_asked() => interrupt::check(),
             Some(_) => bail!("its server has not written the path down: its log may say why"),
             None => bail!("it was detached meanwhile"),
         }
@@ -179,7 +182,7 @@ impl Listed {
         let deadline = Instant::now() + most;
         loop {
             let now = self.again()?;
-            if wanted(&now.disk) || Instant::now() > deadline {
+            if wanted(&now.disk) || Instant::now() > deadline || interrupt::was_asked() {
                 return Some(now.disk);
             }
             std::thread::sleep(POLL);

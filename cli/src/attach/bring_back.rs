@@ -1,18 +1,18 @@
 //! Bringing an attached disk back that was given up, or whose server and guard were killed; and what is said of one that is dead.
 
+use super::Stopped;
 use super::ask::RECONNECT_TIME_MAX;
 use super::detach::RESTART_TIME_MAX;
-use super::form::Server;
+use super::form::{Form, Server};
+use super::host::other_host;
 use super::registry::{Listed, Next};
 use crate::discovery::{Place, SubsystemPath, kept_paths};
+use crate::interrupt;
+use crate::print::shell_word;
 use anyhow::{Context, Result, bail, ensure};
 use clap::ValueEnum;
 use nvmf_attached::{Attachment, State, Supervisor};
 use nvmf_initiator::HostIdentity;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-
-/// Permissions of a socket, unless the user says otherwise.
-const SOCKET_MODE: u32 = 0o600;
 
 impl Listed {
     /// Whether its I/O fails or waits for ever, though its target may be there.
@@ -33,10 +33,10 @@ impl Listed {
     }
 
     /// Has a disk that was given up connected again, and one that nobody serves taken over: what was done. `None`: it needs neither.
-    /// `attach` attaches it with these further options of `nvmf attach`, as which it is this entry's disk and no other.
+    /// `attach` attaches it with this further option, with which it is this entry's disk and no other.
     pub(crate) fn bring_back(
         &self,
-        attach: impl FnOnce(Vec<String>) -> Result<Attachment>,
+        attach: impl FnOnce(String) -> Result<Attachment>,
     ) -> Result<Option<String>> {
         if !self.is_dead() {
             return Ok(None);
@@ -51,10 +51,12 @@ impl Listed {
         Ok(Some(format!("{done}: {}", self.disk)))
     }
 
-    fn taken_over(&self, attach: impl FnOnce(Vec<String>) -> Result<Attachment>) -> Result<()> {
+    fn taken_over(&self, attach: impl FnOnce(String) -> Result<Attachment>) -> Result<()> {
         let disk = &self.disk;
         // Its guard knows all that it was attached with.
-        match self.next_server(RESTART_TIME_MAX) {
+        let next = self.next_server(RESTART_TIME_MAX);
+        interrupt::check()?;
+        match next {
             Next::Served(_) if self.is_served_again() => return Ok(()),
             Next::Gone => bail!("it was detached meanwhile"),
             // One that only tries to take it over ends again.
@@ -63,9 +65,9 @@ impl Listed {
         ensure!(self.is_usable(), "what it was attached as is gone");
         ensure!(disk.supervisor != Supervisor::Systemd, "systemd has not started its server");
         ensure!(!disk.is_duplicate, "it was attached though it was attached already (--duplicate-connect)");
-        let options = [self.socket_options(), vec![format!("--take-over={}", self.id())]].concat();
-        match attach(options) {
+        match attach(format!("--take-over={}", self.id())) {
             Ok(_) => Ok(()),
+            Err(error) if error.is::<Stopped>() => Err(error),
             // Its guard was only late.
             Err(_) if self.is_served_again() => Ok(()),
             Err(error) => Err(error),
@@ -77,32 +79,20 @@ impl Listed {
         let is_settled = |disk: &Attachment| disk.state != State::Reconnecting;
         self.until(RECONNECT_TIME_MAX, is_settled).is_some_and(|disk| disk.state != State::Killed)
     }
-
-    /// Whom its socket is for: it lies there still.
-    fn socket_options(&self) -> Vec<String> {
-        let socket = self.disk.socket.as_ref().and_then(|socket| std::fs::symlink_metadata(socket).ok());
-        // One that somebody else has put there says nothing.
-        let is_own = |it: &std::fs::Metadata| {
-            it.file_type().is_socket() && it.uid() == nix::unistd::geteuid().as_raw()
-        };
-        let Some(socket) = socket.filter(is_own) else { return Vec::new() };
-        let (mode, group) = (socket.mode() & 0o777, socket.gid());
-        let mut options = Vec::new();
-        if mode != SOCKET_MODE {
-            options.push(format!("--socket-mode={mode:o}"));
-        }
-        if group != nix::unistd::getegid().as_raw() {
-            options.push(format!("--socket-group={group}"));
-        }
-        options
-    }
 }
 
-/// What a person does about a disk that was given up, or whose server was killed.
+/// What a person does about a disk whose requests fail, or wait for somebody to do something.
 pub(crate) fn remedy(disk: &Attachment) -> String {
-    let place = disk.place().display();
+    let place = disk.place().to_string_lossy();
+    let place = shell_word(&place);
     match (disk.state, disk.supervisor) {
         (State::Lost, _) => format!("nvmf reconnect {place} connects it again"),
+        (State::Foreign, _) => {
+            format!("give the namespace its disk back at the target, or take it away: nvmf detach {place}")
+        }
+        (State::Removed, _) => {
+            format!("export it again at the target, or take it away: nvmf detach --force {place}")
+        }
         (_, Supervisor::Systemd) => format!(
             "systemd starts its server (systemctl list-units 'nvmf-attach@*'), nvmf detach {place} clears it away"
         ),
@@ -113,24 +103,79 @@ pub(crate) fn remedy(disk: &Attachment) -> String {
     }
 }
 
-/// The call that takes a disk over, as far as its entry tells.
+/// The call that takes a disk over, as far as its entry tells, as a shell takes it.
 fn command(disk: &Attachment) -> String {
-    let mut words = vec!["nvmf attach".to_owned()];
+    let mut words = vec!["nvmf".to_owned(), "attach".to_owned()];
     let mut paths = kept_paths(disk, &[]).into_iter();
     if let Some(SubsystemPath { place: Place { transport, address, port }, options }) = paths.next() {
-        words.push(format!("-t {transport} -a {address} -s {port}"));
+        words.extend([
+            "-t".to_owned(),
+            transport,
+            "-a".to_owned(),
+            address,
+            "-s".to_owned(),
+            port.to_string(),
+        ]);
         words.extend(options);
     }
     words.extend(paths.map(|path| format!("--path={}", path.text())));
-    words.push(format!("-n {}", disk.nqn));
+    words.extend(["-n".to_owned(), disk.nqn.clone()]);
     words.extend(disk.asked_nsid.map(|nsid| format!("--nsid={nsid}")));
-    if !HostIdentity::of_this_machine().is_ok_and(|host| host.nqn.as_str() == disk.host_nqn) {
-        words.push(format!("-q {} -I {}", disk.host_nqn, disk.host_id));
+    let own = HostIdentity::of_this_machine();
+    if !own.is_ok_and(|own| other_host(disk, &own).is_none()) {
+        words.extend(["-q".to_owned(), disk.host_nqn.clone(), "-I".to_owned(), disk.host_id.clone()]);
     }
-    words.extend(disk.tls.then(|| "--tls".to_owned()));
+    words.extend(disk.tls.then(|| if disk.concat { "--concat" } else { "--tls" }.to_owned()));
     words.extend(disk.is_duplicate.then(|| "--duplicate-connect".to_owned()));
-    let socket = disk.socket.as_ref().map(|socket| format!(" --socket={}", socket.display()));
-    let form = Server::of(disk).form().to_possible_value();
-    words.extend(form.map(|form| format!("--as={}{}", form.get_name(), socket.unwrap_or_default())));
-    words.join(" ")
+    let form = Server::of(disk).form();
+    words.extend(form.to_possible_value().map(|form| format!("--as={}", form.get_name())));
+    words.extend(disk.socket.as_ref().map(|socket| format!("--socket={}", socket.display())));
+    words.extend(disk.queues.filter(|_| form == Form::Ublk).map(|queues| format!("--queues={queues}")));
+    words.extend(disk.block_status.then(|| "--block-status".to_owned()));
+    words.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvmf_attached::AttachedPath;
+
+    #[test]
+    fn call_that_takes_a_disk_over_is_one_that_a_shell_understands() {
+        let disk = Attachment {
+            state: State::Killed,
+            nqn: "nqn.2026-11.com.example:a $(b)".to_owned(),
+            host_nqn: "nqn.2026-11.com.example:it's".to_owned(),
+            host_id: uuid::Uuid::nil().to_string(),
+            tls: true,
+            concat: true,
+            paths: vec![AttachedPath {
+                address: "192.0.2.1:4420".to_owned(),
+                transport: "tcp".to_owned(),
+                ..AttachedPath::default()
+            }],
+            socket: Some("/run/my disks/a.sock".into()),
+            block_status: true,
+            queues: Some(2),
+            ..Attachment::default()
+        };
+        let as_a_shell_has_it = |disk: &Attachment| {
+            let script = format!("printf '%s\\n' {}", command(disk));
+            let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+            let words = String::from_utf8(output.stdout).unwrap();
+            words.lines().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let words = as_a_shell_has_it(&disk);
+        let wanted = ["nvmf", "attach", "-t", "tcp", "-a", "192.0.2.1", "-s", "4420", "-n", &disk.nqn];
+        assert_eq!(words[..wanted.len()], wanted);
+        let host = ["-q", &disk.host_nqn, "-I", &disk.host_id];
+        assert_eq!(words[wanted.len()..wanted.len() + 4], host);
+        // Queues are a device's.
+        let rest = ["--concat", "--as=socket", "--socket=/run/my disks/a.sock", "--block-status"];
+        assert_eq!(words[wanted.len() + 4..], rest);
+        assert!(remedy(&disk).contains("nvmf detach '/run/my disks/a.sock'"), "{}", remedy(&disk));
+        let device = Attachment { device: Some("/dev/ublkb0".into()), socket: None, ..disk };
+        let words = as_a_shell_has_it(&device);
+        assert!(words.contains(&"--queues=2".to_owned()), "{words:?}");
+    }
 }

@@ -7,6 +7,7 @@ use nvmf_block::{Geometry, Preferred};
 use nvmf_host::{CommandLimits, ControllerInfo, Namespace, NamespaceIdentity};
 use nvmf_initiator::{Options, Preference};
 
+use super::host;
 use super::nbd::DiskInfo;
 
 /// What is written down of a namespace.
@@ -77,12 +78,14 @@ pub(super) fn identity(attached: &Attachment) -> Result<NamespaceIdentity> {
     })
 }
 
-/// How to connect to it again: over the provider that reached it.
+/// How to connect to it again: over the provider that reached it, as the host that it was attached as, whatever this machine is called
+/// by now.
 pub(super) fn connection(options: &Options, attached: &Attachment) -> Options {
     let iwarp = attached.provider.as_deref().is_some_and(|provider| provider.starts_with("iwarp"));
     let provider = if iwarp { Preference::Iwarp } else { options.provider };
     let mut options = options.clone();
     options.provider = provider;
+    options.host = host::recorded(attached).unwrap_or(options.host);
     options
 }
 

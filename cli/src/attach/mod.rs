@@ -22,6 +22,8 @@
 //! | `control` | what these threads are told |
 //! | `changes` | what they tell of their connections |
 //! | `fence` | what of it may still be carried out at the target when the server is killed |
+//! | `entry` | what is written down at first |
+//! | `host` | as which host a disk is attached |
 //! | `disk` | what is written down of the disk itself |
 //! | `nbd` | the NBD server, and the kernel's client |
 //! | `errno` | what a file system is told of an operation that failed |
@@ -38,10 +40,12 @@ mod control;
 mod counted;
 mod detach;
 mod disk;
+mod entry;
 mod errno;
 mod fence;
 mod form;
 mod guard;
+mod host;
 mod in_use;
 mod lock;
 mod nbd;
@@ -60,11 +64,13 @@ pub(crate) use bring_back::remedy;
 pub(crate) use counted::{Kind, Statistics, step_us};
 pub(crate) use form::Form;
 pub(crate) use guard::{Restart, guard};
+pub(crate) use host::{OtherHost, other_host};
 pub(crate) use registry::{Listed, Registry};
 pub(crate) use serve::{Ended, resume, serve, serve_in_background};
 pub(crate) use ublk::QUEUES_MAX;
 
 use crate::command::Further;
+use crate::interrupt::{self, Careful};
 use crate::runtime::run;
 use anyhow::{Context, Result, bail};
 use nvme_proto::Nsid;
@@ -78,7 +84,6 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
-use stop::Stop;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::unix::pipe;
 use tokio::time::sleep;
@@ -123,8 +128,8 @@ pub(crate) struct AttachOptions {
 pub(crate) struct SocketOptions {
     /// Where it is; in the registry's folder, where no path is named.
     pub(crate) path: Option<PathBuf>,
-    /// Its permissions.
-    pub(crate) mode: u32,
+    /// Its permissions, if they are named.
+    pub(crate) mode: Option<u32>,
     /// Its group, by name or number.
     pub(crate) group: Option<String>,
     /// NBD clients may ask which parts of the disk are zeroes.
@@ -145,11 +150,16 @@ pub(crate) enum Stopped {
     /// Something is left: what.
     #[error("stopped, but {0}")]
     But(String),
+    /// The waiting for a disk that was there before.
+    #[error("stopped: nobody waits for it any more, and it goes on as it can (nvmf list shows how it is)")]
+    Waiting,
 }
 
 /// Starts this program again as the disk's server, with these arguments, and waits until it serves or says why not. A
 /// signal that ends the waiting ends the server, too.
 pub(crate) fn in_background(arguments: impl Iterator<Item = OsString>) -> Result<Attachment> {
+    let careful = Careful::new()?;
+    interrupt::check()?;
     process::keep_descriptors();
     let program = std::env::current_exe().context("cannot tell where this program lies")?;
     let mut command = Command::new(program);
@@ -163,25 +173,24 @@ pub(crate) fn in_background(arguments: impl Iterator<Item = OsString>) -> Result
         anyhow::Error::new(error).context(format!("cannot start the disk's server{help}"))
     })?;
     let output = server.stdout.take().context("the disk's server has no output")?;
-    run(hear(&mut server, output))
+    run(hear(&mut server, output, &careful))
 }
 
 /// Waits for the server's report. What holds its input keeps it: when that goes before the report was heard, it ends.
-async fn hear(server: &mut Child, output: ChildStdout) -> Result<Attachment> {
-    let mut stop = Stop::new(None)?;
+async fn hear(server: &mut Child, output: ChildStdout, stop: &Careful) -> Result<Attachment> {
     let output =
         pipe::Receiver::from_owned_fd(output.into()).context("cannot hear from the disk's server")?;
     let (mut output, mut line) = (BufReader::new(output), String::new());
     tokio::select! {
         heard = output.read_line(&mut line) => drop(heard.context("cannot hear from the disk's server")?),
-        () = stop.asked() => {
+        () = stop.asked(1) => {
             drop(server.stdin.take());
             // Its output ends with it, or it has said that it serves and waits in vain to be heard.
             let ends = tokio::select! {
                 ends = until_ended(&mut output) => ends,
                 // It may be stopped, or wait for a file system that does not answer.
                 () = sleep(STOP_TIME_MAX) => Err(None),
-                () = stop.asked() => Err(None),
+                () = stop.asked(2) => Err(None),
             };
             return Err(match ends {
                 Ok(()) => after_stop(server),

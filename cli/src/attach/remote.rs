@@ -4,10 +4,12 @@ use super::changes::{Change, Changes, Properties};
 use super::control::{Control, Line, NewPath, PathNews};
 use super::counted::Counted;
 use super::fence::{Fence, FenceFile, FencePart};
+use super::nbd::Access;
 use super::process::FatalPanics;
 use super::serve::{lock_disk, lock_new_disk};
 use super::{AttachOptions, disk, seccomp};
 use crate::connect::{Via, reach};
+use crate::discovery::{SubsystemPath, kept_paths};
 use crate::namespace::{ana_name, choose, taken_of};
 use crate::print::chain;
 use anyhow::{Context, Result, anyhow};
@@ -69,6 +71,8 @@ pub(super) struct Origin {
     pub(super) before: Option<Attachment>,
     /// What the kernel has on record for the disk's device.
     pub(super) mark: u64,
+    /// Who may use its socket, if it has one.
+    pub(super) access: Access,
 }
 
 impl Origin {
@@ -345,9 +349,13 @@ impl Remote {
     /// Adds the paths that the disk was given under the server before. Nobody waits for a name to be looked up: its path is away
     /// until then. One that cannot be made now is tried again. One that can never be (by a server of an earlier version it could,
     /// say) is none of the disk's any more: what is written down of it is what it has, or is to have.
+    /// Those that it was attached with and that this call does not name stay, too.
     fn add_paths_of_before(&mut self, origin: &Origin) {
-        for name in origin.before.iter().flat_map(|before| &before.added_paths) {
-            self.add_path_of_before(Delayed { name: name.clone(), path: None, reason: String::new() });
+        let Some(before) = &origin.before else { return };
+        let given: Vec<_> = self.wanted.iter().map(SubsystemPath::from).collect();
+        let kept = kept_paths(before, &given).iter().map(SubsystemPath::text).collect::<Vec<_>>();
+        for name in before.added_paths.iter().cloned().chain(kept) {
+            self.add_path_of_before(Delayed { name, path: None, reason: String::new() });
         }
     }
 

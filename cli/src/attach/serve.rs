@@ -7,16 +7,17 @@ use super::control::{Control, End, PathNews};
 use super::detach::RESTART_TIME_MAX;
 use super::form::Server;
 use super::guard::{Guard, RESUME, Restart, Starter};
+use super::host::other_host;
+use super::nbd::Access;
 use super::registry::{Claim, Next, Registry};
 use super::remote::{Found, Origin};
 use super::stop::{Stop, Wish};
-use super::{AttachOptions, disk, in_use, process, socket, ublk, vhost};
+use super::{AttachOptions, disk, entry, in_use, process, socket, ublk, vhost};
 use crate::print::chain;
 use crate::runtime::run;
 use anyhow::{Context, Result, bail};
-use nvmf_attached::{Attachment, DiskLock, State, Supervisor, VERSION};
+use nvmf_attached::{Attachment, DiskLock, State, Supervisor};
 use nvmf_host::Namespace;
-use nvmf_initiator::auth::system_random;
 use sd_notify::NotifyState;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -155,10 +156,11 @@ pub(crate) fn resume(
     let Some(killed) = registry.killed(id) else { return Ok(Ended::Over) };
     if !killed.is_usable() {
         // It had not been attached yet, or its device is gone.
-        killed.clear_away();
+        killed.clear_away_useless();
         return Ok(Ended::Over);
     }
-    let Some((claim, before)) = killed.take_over()? else { return Ok(Ended::Over) };
+    // It knows of the disk what its entry says, whatever that says by now.
+    let Some((claim, before)) = killed.take_over(|_| true)? else { return Ok(Ended::Over) };
     let begun = Begun { claim, before: Some(before) };
     log_to_file(&begun.claim.log())?;
     let former_guard = Some(Starter::of_this_process()?);
@@ -265,10 +267,12 @@ impl Begun {
             process::serve_write_back();
             process::drop_capabilities();
         }
-        let entry = self.entry(options, role.supervisor)?;
-        let fence = self.claim.fence()?;
-        let origin =
-            Origin { options: options.clone(), fence, before: self.before.clone(), mark: entry.mark };
+        let before = self.before.as_ref();
+        let (options, access) = (entry::as_before(options, before), Access::new(&options.socket, before)?);
+        let entry = entry::begin(&options, before, &server, access, role.supervisor)?;
+        let (fence, mark) = (self.claim.fence()?, entry.mark);
+        let further = options.further.clone();
+        let origin = Origin { options, fence, before: self.before.clone(), mark, access };
         run(async {
             let stop = Stop::new(role.starter)?;
             // From now on this process can be asked for something, and nothing is made yet that would have to be cleared away.
@@ -278,7 +282,7 @@ impl Begun {
             let mut service = Service {
                 origin,
                 claim,
-                answers: Answers::new(claim.answers(), options.further.clone()),
+                answers: Answers::new(claim.answers(), further),
                 stop,
                 announce,
                 entry,
@@ -290,47 +294,6 @@ impl Begun {
                 untold: [None, None],
             };
             Ok(service.serve(server).await)
-        })
-    }
-
-    /// The entry to begin with.
-    fn entry(&self, options: &AttachOptions, supervisor: Supervisor) -> Result<Attachment> {
-        let (pid, pid_namespace) = (std::process::id(), process::pid_namespace());
-        let address = options.connection.address.to_string();
-        if let Some(before) = &self.before {
-            // One that was asked to end while it was in use still is.
-            let is_ending = before.state == State::Ending;
-            let state = if is_ending { State::Ending } else { State::Reconnecting };
-            // None of its paths is connected yet. Whoever comes after this process has to know them, too.
-            let paths = before.paths.iter().map(|path| path.unconnected(State::Reconnecting)).collect();
-            return Ok(Attachment {
-                address,
-                pid,
-                pid_namespace,
-                state,
-                supervisor,
-                paths,
-                ..before.clone()
-            });
-        }
-        let mut mark = [0; 8];
-        system_random(&mut mark).context("the system has no random numbers")?;
-        Ok(Attachment {
-            version: VERSION,
-            nqn: options.connection.nqn.to_string(),
-            address,
-            pid,
-            pid_namespace,
-            state: State::Attaching,
-            mark: u64::from_ne_bytes(mark) | 1,
-            asked_nsid: options.nsid.map(|nsid| nsid.0),
-            is_duplicate: options.duplicate,
-            by_discovery: options.by_discovery,
-            host_nqn: options.connection.host.nqn.to_string(),
-            host_id: uuid::Uuid::from_bytes(options.connection.host.id.0).to_string(),
-            iopolicy: options.connection.path_policy.to_string(),
-            supervisor,
-            ..Attachment::default()
         })
     }
 }
@@ -379,6 +342,7 @@ pub(super) fn lock_new_disk(options: &AttachOptions, namespace: &Namespace) -> R
     // Somebody may be about to take it over, and needs the lock.
     drop(lock);
     let (place, nsid) = (left.disk.place().display(), namespace.nsid);
+    let file = left.file();
     match left.next_server(RESTART_TIME_MAX) {
         Next::Served(now) => bail!(
             "{nqn} namespace {nsid} is attached already, on {place} (process {}), which has just taken it over: use that, or detach it \
@@ -388,13 +352,18 @@ pub(super) fn lock_new_disk(options: &AttachOptions, namespace: &Namespace) -> R
         Next::Gone => bail!("{nqn} namespace {nsid} was detached at this moment: attach it again"),
         Next::Nobody(left) if left.state == State::Unknown => bail!(
             "{nqn} namespace {nsid} is attached already, {place}, by another version of nvmf whose server is gone: clear it away with: \
-             nvmf detach {place}"
+             nvmf detach {}",
+            file.display()
         ),
-        Next::Nobody(left) => bail!(
-            "{nqn} namespace {nsid} is attached already, {place}, by a server that is gone (process {}): {}",
-            left.pid,
-            remedy(&left)
-        ),
+        Next::Nobody(left) => {
+            let host = other_host(&left, &options.connection.host).map(|other| format!(" as {}", other.how));
+            bail!(
+                "{nqn} namespace {nsid} is attached already, {place}{}, by a server that is gone (process {}): {}",
+                host.unwrap_or_default(),
+                left.pid,
+                remedy(&left)
+            )
+        }
     }
 }
 

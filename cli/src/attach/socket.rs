@@ -230,7 +230,7 @@ fn run(origin: &Origin, clients: Clients, wires: Wires<Up>) -> Result<()> {
             let before = origin.before.as_ref().and_then(|before| before.socket.clone());
             let path = before.or_else(|| options.socket.path.clone());
             let path = path.unwrap_or_else(|| Registry::of_this_user().default_socket(nqn, nsid));
-            server.listen(Listener::bind(&path, &options.socket)?)?;
+            server.listen(Listener::bind(&path, origin.access)?)?;
             socket = Some(path);
         }
     }

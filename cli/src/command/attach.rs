@@ -6,7 +6,7 @@ use super::upgrade::upgrade;
 use super::{Format, Output, Verbosity, given_options};
 use crate::attach::{self, AttachOptions, Ended, Form, Listed, QUEUES_MAX, Registry, Restart, SocketOptions};
 use crate::connect::Transport;
-use crate::discovery::{Added, Subsystem, SubsystemPath, add_missing_paths, config, options_of};
+use crate::discovery::{Added, Subsystem, add_missing_paths, config, options_of};
 use crate::print::{OutputClosed, chain, complain, document, human, line, print_json, wrong_arguments};
 use anyhow::{Context, Result, bail, ensure};
 use nvme_proto::{Nqn, Nsid};
@@ -52,9 +52,10 @@ pub(super) struct DiskArguments {
     /// Path of the socket; by default one in the runtime folder
     #[arg(long)]
     socket: Option<PathBuf>,
-    /// Permissions of the socket, in octal: whoever may write to it has the disk
-    #[arg(long, visible_alias = "mode", value_name = "MODE", default_value = "600", value_parser = mode)]
-    socket_mode: u32,
+    /// Permissions of the socket, in octal: whoever may write to it has the disk; 600 by default, or what it had of a disk that is
+    /// taken over
+    #[arg(long, visible_alias = "mode", value_name = "MODE", value_parser = mode)]
+    socket_mode: Option<u32>,
     /// Group of the socket, by name or number
     #[arg(long, visible_alias = "group", value_name = "GROUP")]
     socket_group: Option<String>,
@@ -316,21 +317,9 @@ impl Attach {
         failed.or(unable).map_or(Ok(()), Err)
     }
 
-    /// Whether this call has this option of a socket.
-    pub(super) fn says(&self, option: &str) -> bool {
-        let names: &[&str] = match option.split('=').next() {
-            Some("--socket-mode") => &["--socket-mode", "--mode"],
-            Some("--socket-group") => &["--socket-group", "--group"],
-            _ => &[],
-        };
-        arguments().any(|argument| {
-            names.iter().any(|&name| argument.to_string_lossy().split('=').next() == Some(name))
-        })
-    }
-
-    /// The paths of this call.
-    pub(super) fn whole_paths(&self) -> Result<Vec<SubsystemPath>> {
-        self.disk.namespace.target.whole_paths()
+    /// Whether no path of this call goes in the clear.
+    pub(super) fn insists_on_tls(&self) -> bool {
+        self.disk.namespace.target.insists_on_tls()
     }
 
     /// Prints nvme-cli's `config.json` of this call, if that is asked for.

@@ -2,15 +2,16 @@
 
 use super::Arguments;
 use super::attach::{Attach, DiskArguments, arguments};
-use crate::attach::{self, Listed, Registry, Stopped};
+use crate::attach::{self, Listed, Registry, Stopped, other_host};
 use crate::connect::connect;
-use crate::discovery::{Outcome, SubsystemPath, kept_paths};
+use crate::discovery::Outcome;
+use crate::interrupt;
 use crate::print::chain;
 use crate::runtime::run;
 use anyhow::{Result, ensure};
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches};
-use nvmf_attached::{Attachment, State};
+use nvmf_attached::State;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -56,63 +57,73 @@ impl Connect {
         if self.attach.names_one_disk() {
             return self.attach.run();
         }
-        let nqn = options.connection.nqn;
-        let host = options.connection.host.nqn.to_string();
-        let there = run(async {
+        let (nqn, host) = (options.connection.nqn, options.connection.host);
+        interrupt::watch()?;
+        let there = async {
             let (connection, _) = connect(options.connection).await?;
             let there = connection.namespaces();
             connection.close().await;
             Ok(there)
+        };
+        let there = run(async {
+            tokio::select! {
+                there = there => there,
+                () = interrupt::asked() => Err(Stopped::Nothing.into()),
+            }
         })?;
         ensure!(
             !there.is_empty(),
             "{nqn} has no namespace for this host: add one to it, or show it to this host, at the target"
         );
         let listed = Registry::of_this_user().list()?;
-        let (mut outcome, mut is_stopped) = (Outcome::default(), false);
-        for nsid in there.iter().map(|namespace| namespace.nsid) {
+        let mut outcome = Outcome::default();
+        for nsid in there.iter().map(|namespace| namespace.nsid).take_while(|_| !interrupt::was_asked()) {
             let is_it = |it: &&Listed| it.disk.nqn == nqn.to_string() && it.disk.nsid == nsid.0;
             // The same disk may be attached twice, or as another host.
             let before: Vec<_> = listed.iter().filter(is_it).filter(|_| !options.duplicate).collect();
-            let is_own = |it: &Listed| it.disk.host_nqn == host;
-            if let (Some(Listed { disk, .. }), false) = (before.first(), before.iter().any(|&it| is_own(it)))
+            let as_others: Vec<_> =
+                before.iter().filter_map(|it| Some((it, other_host(&it.disk, &host)?))).collect();
+            if let (Some((Listed { disk, .. }, other)), true) =
+                (as_others.first(), as_others.len() == before.len())
             {
                 outcome.failures.push(format!(
-                    "{disk} is attached as {}, not as {host}: with -q {} it is given this path; --duplicate-connect attaches \
-                     it beside that one, and destroys a file system that both write to",
-                    disk.host_nqn, disk.host_nqn
+                    "{disk} is attached as {}: with {} it is given this path; --duplicate-connect attaches it beside that \
+                     one, and destroys a file system that both write to",
+                    other.how, other.options
                 ));
                 continue;
             }
-            for &before in before.iter().filter(|&&it| is_own(it)) {
+            for &before in before.iter().filter(|it| other_host(&it.disk, &host).is_none()) {
                 outcome.already.push(before.disk.clone());
+                if self.attach.insists_on_tls() && !before.disk.tls && !before.is_dead() {
+                    outcome.failures.push(format!(
+                        "{} is attached without TLS, and all of its paths have it or none: detach it, and connect it again",
+                        before.disk
+                    ));
+                    continue;
+                }
                 // A target that was given up may be there under the address of this call.
                 let added = match before.disk.state {
-                    // Whoever takes it over has all of its paths.
-                    State::Killed | State::Unknown => Ok(()),
+                    // Whoever takes it over has all of its paths, and this one.
+                    State::Killed => Ok(()),
+                    State::Unknown if before.is_dead() => Ok(()),
                     _ => self.attach.add_missing_paths(before),
                 };
                 let back = self.bring_back(before).map(|said| outcome.extended.extend(said));
                 for error in [added, back].into_iter().filter_map(Result::err) {
                     outcome.failures.push(format!("{nqn} namespace {nsid}: {}", chain(&error)));
-                    is_stopped |= error.is::<Stopped>();
                 }
-            }
-            if is_stopped {
-                break;
             }
             if !before.is_empty() {
                 continue;
             }
             match attach::in_background(arguments().chain([format!("--nsid={nsid}").into()])) {
                 Ok(disk) => outcome.attached.push(disk),
-                Err(error) => {
-                    outcome.failures.push(format!("{nqn} namespace {nsid}: {}", chain(&error)));
-                    if error.is::<Stopped>() {
-                        break;
-                    }
-                }
+                Err(error) => outcome.failures.push(format!("{nqn} namespace {nsid}: {}", chain(&error))),
             }
+        }
+        if interrupt::was_asked() {
+            outcome.failures.push("stopped: what was attached stays".to_owned());
         }
         outcome.see_again(&Registry::of_this_user().list()?);
         let ended = super::connect_all::end(&outcome, self.attach.format(), false)?;
@@ -122,17 +133,9 @@ impl Connect {
 
     /// Brings a disk back that is dead: its target was connected to just now.
     fn bring_back(&self, listed: &Listed) -> Result<Option<String>> {
-        let given = self.attach.whole_paths()?;
-        listed.bring_back(|mut further| {
-            further.retain(|option| !self.attach.says(option));
-            let further = as_it_was(&listed.disk, &given).into_iter().chain(further);
-            attach::in_background(arguments().chain(further.map(Into::into)))
+        listed.bring_back(|option| {
+            let nsid = listed.disk.asked_nsid.map(|nsid| format!("--nsid={nsid}"));
+            attach::in_background(arguments().chain([option].into_iter().chain(nsid).map(Into::into)))
         })
     }
-}
-
-/// What a call that has these paths has to say besides, so that the disk is the one that was attached.
-fn as_it_was(disk: &Attachment, given: &[SubsystemPath]) -> Vec<String> {
-    let paths = kept_paths(disk, given).into_iter().map(|path| format!("--path={}", path.text()));
-    paths.chain(disk.asked_nsid.map(|nsid| format!("--nsid={nsid}"))).collect()
 }

@@ -2,10 +2,10 @@
 
 use super::arguments::parse;
 use super::engine::{Disk, Place, Subsystem, SubsystemPath};
-use crate::attach::{self, Listed, Unable};
-use anyhow::{Result, ensure};
+use crate::attach::{self, Listed, OtherHost, Unable, other_host};
+use anyhow::{Result, bail};
 use nvmf_attached::{AttachedPath, Attachment, State};
-use nvmf_initiator::HostIdentity;
+use nvmf_initiator::{HostIdentity, PathOptions, TransportOptions};
 
 /// What became of paths that a disk did not have.
 #[derive(Debug, Default)]
@@ -48,7 +48,7 @@ impl From<anyhow::Error> for Added {
 /// Gives an attached disk those of these paths that it does not have, if it is this host's.
 pub(crate) fn add_missing_paths(listed: &Listed, host: &HostIdentity, paths: &[SubsystemPath]) -> Added {
     let mut added = Added::default();
-    if listed.disk.host_nqn != host.nqn.as_str() {
+    if other_host(&listed.disk, host).is_some() {
         return added;
     }
     let is_there = |path: &&SubsystemPath| listed.disk.paths.iter().any(|attached| path.is_at(attached));
@@ -114,15 +114,12 @@ impl Subsystem {
         if !listed.is_dead() {
             return Ok(None);
         }
-        let (host, its) = (parse(&self.arguments())?.0.target.host()?, &listed.disk.host_nqn);
-        ensure!(
-            host.nqn.as_str() == its,
-            "it is {}, and attached as {its}, not as {}: -q {its} brings it back",
-            listed.disk.state.as_str(),
-            host.nqn
-        );
-        listed.bring_back(|options| {
-            let arguments = self.as_it_was(&listed.disk).into_iter().chain(options);
+        let host = parse(&self.arguments())?.0.target.host()?;
+        if let Some(OtherHost { how, options }) = other_host(&listed.disk, &host) {
+            bail!("it is {}, and attached as {how}: {options} brings it back", listed.disk.state.as_str());
+        }
+        listed.bring_back(|option| {
+            let arguments = self.as_it_was(&listed.disk).into_iter().chain([option]);
             attach::in_background(arguments.map(Into::into))
         })
     }
@@ -156,6 +153,21 @@ impl Subsystem {
         // A disk that was attached over TLS has its key.
         let paths = if listed.disk.tls { self.paths.clone() } else { self.with_keys().0.paths };
         host.map_or_else(Added::from, |host| add_missing_paths(listed, &host, &paths))
+    }
+}
+
+impl From<&PathOptions> for SubsystemPath {
+    /// Where it leads, and where it begins.
+    fn from(path: &PathOptions) -> Self {
+        let transport = if let TransportOptions::Rdma = path.transport { "rdma" } else { "tcp" }.to_owned();
+        let name = path.address_source.as_ref().and_then(|source| source.name().map(str::to_owned));
+        let address = name.unwrap_or_else(|| path.address.ip().to_string());
+        let source = path.source.map(|source| format!("--host-traddr={}", source.ip()));
+        let interface = path.interface().map(|name| format!("--host-iface={name}"));
+        Self {
+            place: Place { transport, address, port: path.address.port() },
+            options: source.into_iter().chain(interface).collect(),
+        }
     }
 }
 

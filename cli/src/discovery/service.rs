@@ -8,6 +8,7 @@ use super::policy::Policy;
 use super::sources::Sources;
 use crate::attach::{self, Listed, Registry};
 use crate::connect::{connect, reach};
+use crate::interrupt;
 use crate::print::chain;
 use anyhow::{Context, Result, anyhow};
 use nvmf_attached::{Attachment, State};
@@ -75,6 +76,7 @@ enum Event {
 
 /// Attaches what discovery controllers list now, and ends.
 pub(crate) async fn attach_all(begin: Begin) -> Result<Outcome> {
+    interrupt::watch()?;
     let mut service = Service::new(begin.policy, false)?;
     let before = service.begin(begin.sources)?;
     service.outcome.already = before;
@@ -107,7 +109,8 @@ impl Outcome {
             let Some(now) = listed.iter().find(|listed| listed.disk.mark == disk.mark) else { continue };
             disk.clone_from(&now.disk);
             let name = format!("{} namespace {}: ", disk.nqn, disk.nsid);
-            if now.is_dead() && !self.failures.iter().any(|failure| failure.starts_with(&name)) {
+            let is_useless = now.is_dead() || matches!(now.disk.state, State::Foreign | State::Removed);
+            if is_useless && !self.failures.iter().any(|failure| failure.starts_with(&name)) {
                 let (place, state) = (disk.place().display(), disk.state.as_str());
                 self.failures.push(format!("{name}{place} is {state}: {}", now.remedy()));
             }

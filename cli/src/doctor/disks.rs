@@ -37,14 +37,8 @@ fn of_disk(disk: &Attachment) -> Vec<Finding> {
         State::Live => of_paths(disk, &place),
         State::Attaching | State::Ending => Vec::new(),
         State::Reconnecting | State::Inaccessible => finding(Verdict::Watch, at_target),
-        State::Foreign => {
-            finding(Verdict::Bad, "give the namespace its disk back, or nvmf detach it".to_owned())
-        }
         State::Lost => finding(Verdict::Bad, format!("nvmf reconnect {place}")),
-        State::Removed => {
-            finding(Verdict::Bad, format!("export it again at the target, or nvmf detach --force {place}"))
-        }
-        State::Killed => finding(Verdict::Bad, remedy(disk)),
+        State::Foreign | State::Removed | State::Killed => finding(Verdict::Bad, remedy(disk)),
         State::Unknown => finding(
             Verdict::Watch,
             "use the nvmf that attached it; where its server is gone, nvmf detach clears it away".to_owned(),

@@ -2,6 +2,7 @@
 
 use super::place::{Place, PlaceLock};
 use crate::attach::SocketOptions;
+use nvmf_attached::Attachment;
 use std::fs::{Metadata, Permissions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,6 +11,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
+/// Permissions of a socket, unless the user says otherwise.
+pub(crate) const OWN_MODE: u32 = 0o600;
 /// Bytes of a path in a socket's address (unix(7)), without the zero behind it.
 const PATH_LEN_MAX: usize = 107;
 
@@ -64,6 +67,28 @@ pub(crate) enum ListenError {
     },
 }
 
+/// Who may use a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Access {
+    /// Its permissions.
+    pub(crate) mode: u32,
+    /// The number of its group, where it is not that of the process.
+    pub(crate) group: Option<u32>,
+}
+
+impl Access {
+    /// As these options say; where they do not, as the entry of the disk says that is taken over. Whatever lies at its path says
+    /// nothing: anybody may have put it there.
+    ///
+    /// # Errors
+    /// [`ListenError::NoGroup`].
+    pub(crate) fn new(options: &SocketOptions, before: Option<&Attachment>) -> Result<Self, ListenError> {
+        let asked = options.group.as_deref().map(group).transpose()?;
+        let mode = options.mode.or(before.and_then(|before| before.socket_mode)).unwrap_or(OWN_MODE);
+        Ok(Self { mode, group: asked.or(before.and_then(|before| before.socket_group)) })
+    }
+}
+
 /// A Unix socket that clients connect to; its path goes with it, unless it is another's by then.
 #[derive(Debug)]
 pub(crate) struct Listener {
@@ -109,10 +134,9 @@ impl Listener {
     ///
     /// # Errors
     /// [`ListenError`].
-    pub(crate) fn bind(path: &Path, options: &SocketOptions) -> Result<Self, ListenError> {
+    pub(crate) fn bind(path: &Path, access: Access) -> Result<Self, ListenError> {
         Self::check(path)?;
         let os = |source| ListenError::Os { path: path.to_owned(), source };
-        let group = options.group.as_deref().map(group).transpose()?;
         // Until the socket is there, and it is known which it is.
         let lock = PlaceLock::take(path).map_err(os)?;
         let owned = || path.to_owned();
@@ -129,10 +153,10 @@ impl Listener {
         drop(lock);
         let listener = Self { socket, path: owned(), id };
         listener.socket.set_nonblocking(true).map_err(os)?;
-        if let Some(group) = group {
+        if let Some(group) = access.group {
             std::os::unix::fs::chown(path, None, Some(group)).map_err(os)?;
         }
-        std::fs::set_permissions(path, Permissions::from_mode(options.mode)).map_err(os)?;
+        std::fs::set_permissions(path, Permissions::from_mode(access.mode)).map_err(os)?;
         Ok(listener)
     }
 
@@ -164,6 +188,19 @@ fn group(name: &str) -> Result<u32, ListenError> {
 mod tests {
     use super::*;
     use std::os::unix::ffi::OsStringExt;
+
+    #[test]
+    fn socket_is_for_those_that_it_was_for_unless_others_are_named() {
+        let before = Attachment { socket_mode: Some(0o660), socket_group: Some(7), ..Attachment::default() };
+        let of = |mode, group: Option<&str>, before| {
+            let options = SocketOptions { mode, group: group.map(str::to_owned), ..SocketOptions::default() };
+            Access::new(&options, before).map_err(|error| error.to_string())
+        };
+        assert_eq!(of(None, None, None), Ok(Access { mode: 0o600, group: None }));
+        assert_eq!(of(None, None, Some(&before)), Ok(Access { mode: 0o660, group: Some(7) }));
+        assert_eq!(of(Some(0o666), Some("8"), Some(&before)), Ok(Access { mode: 0o666, group: Some(8) }));
+        assert!(of(None, Some("no such group"), Some(&before)).unwrap_err().contains("no such group"));
+    }
 
     #[test]
     fn path_that_no_socket_can_have_is_refused_with_the_limit() {

@@ -32,7 +32,7 @@ mod session;
 mod structured;
 
 pub(super) use disk::DiskInfo;
-pub(super) use listener::Listener;
+pub(super) use listener::{Access, Listener};
 pub(super) use place::clear_away as clear_socket_away;
 pub(super) use server::Server;
 

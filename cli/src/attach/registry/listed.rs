@@ -3,8 +3,9 @@
 use super::{Claim, Registry, owner};
 use crate::attach::nbd::{self, kernel};
 use crate::attach::{lock, ublk};
+use crate::interrupt;
 use anyhow::Result;
-use nvmf_attached::{Attachment, State, Supervisor};
+use nvmf_attached::{Attachment, State, Supervisor, VERSION};
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::path::PathBuf;
@@ -53,14 +54,26 @@ impl Listed {
         &self.id
     }
 
-    /// Takes over a disk whose server was killed; `None` when somebody else has, or nobody can.
-    pub(in crate::attach) fn take_over(self) -> Result<Option<(Claim, Attachment)>> {
+    /// Takes over a disk whose server was killed, if it is meant; `None` when somebody else has, or nobody can.
+    pub(in crate::attach) fn take_over(
+        self,
+        is_meant: impl Fn(&Attachment) -> bool,
+    ) -> Result<Option<(Claim, Attachment)>> {
         let Some(lock) = self.registry.lock_dead(&self.id) else { return Ok(None) };
-        if !self.is_usable() {
+        // Under the lock, as it is now: another server may have had it since it was looked at, and have been killed, too.
+        let Some(now) = self.now().filter(is_meant).map(|disk| self.as_written(disk)) else {
+            return Ok(None);
+        };
+        if now.disk.version != VERSION || !now.is_usable() {
             return Ok(None);
         }
-        let Some(disk) = self.now() else { return Ok(None) };
-        Ok(Some((Claim { registry: self.registry, id: self.id, lock }, disk)))
+        Ok(Some((Claim { registry: now.registry, id: now.id, lock }, now.disk)))
+    }
+
+    /// The same entry, with what its server has written down.
+    pub(super) fn as_written(&self, disk: Attachment) -> Self {
+        let (registry, id) = (self.registry.clone(), self.id.clone());
+        Self { written: disk.state, disk, registry, id, lock: None }
     }
 
     /// Fails where others could have written the entry: it names processes, sockets and devices.
@@ -98,7 +111,8 @@ impl Listed {
                 return Next::Served(Box::new(now.disk));
             }
             let is_awaited = now.is_served() || now.disk.supervisor != Supervisor::Nobody;
-            if !is_awaited || now.disk.state == State::Unknown || Instant::now() > deadline {
+            let is_over = Instant::now() > deadline || interrupt::was_asked();
+            if !is_awaited || now.disk.state == State::Unknown || is_over {
                 return Next::Nobody(Box::new(now.disk));
             }
             std::thread::sleep(NEXT_POLL);
@@ -148,9 +162,21 @@ impl Listed {
 
     /// Clears away what its server, which was killed, left behind; `false` when somebody else has.
     pub(in crate::attach) fn clear_away(&self) -> bool {
+        self.clear_away_if(|_| true)
+    }
+
+    /// The same, unless it can be used: another server may have had it since it was looked at.
+    pub(in crate::attach) fn clear_away_useless(&self) -> bool {
+        self.clear_away_if(|now| !now.is_usable())
+    }
+
+    fn clear_away_if(&self, is_meant: impl Fn(&Self) -> bool) -> bool {
         let Some(lock) = self.registry.lock_dead(&self.id) else { return false };
         // Under the lock, as the entry is now: once it has been cleared away, its device's number may be another's.
         let (is_there, disk) = (self.exists(), self.now());
+        if disk.as_ref().is_some_and(|disk| !is_meant(&self.as_written(disk.clone()))) {
+            return false;
+        }
         if let Some(disk) = &disk {
             if let Some(socket) = &disk.socket {
                 // By now it may be another server's, which lives.

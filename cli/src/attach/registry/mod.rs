@@ -23,6 +23,7 @@ pub(crate) use listed::Listed;
 pub(super) use listed::{Next, Outcome};
 
 use super::AttachOptions;
+use super::host::{OtherHost, other_host};
 use super::{lock, process};
 use anyhow::{Context, Result, bail, ensure};
 use nix::libc::O_NONBLOCK;
@@ -212,17 +213,9 @@ impl Registry {
     pub(super) fn take_this_over(&self, id: &str, options: &AttachOptions) -> Result<(Claim, Attachment)> {
         self.check()?;
         let killed = self.killed(id).context("it was taken over or detached at this moment")?;
-        let disk = &killed.disk;
-        ensure!(
-            options.form.allows(disk),
-            "it is attached in another form: leave out --as, or give the same"
-        );
-        ensure!(
-            !disk.tls || options.connection.has_tls(),
-            "it was attached with TLS, and is taken over in no other way: give the same --tls, and its key"
-        );
-        ensure!(is_meant(disk, options), "it was attached with other options");
-        killed.take_over()?.context("it was taken over or detached at this moment")
+        check_meant(&killed.disk, options)?;
+        let taken = killed.take_over(|disk| is_meant(disk, options))?;
+        taken.context("it was taken over or detached at this moment")
     }
 
     /// Takes over the disk that is meant, if its server was killed.
@@ -232,7 +225,7 @@ impl Registry {
                 continue;
             }
             self.check()?;
-            if let Some(taken) = listed.take_over()? {
+            if let Some(taken) = listed.take_over(|disk| is_meant(disk, options))? {
                 return Ok(Some(taken));
             }
         }
@@ -243,9 +236,13 @@ impl Registry {
     /// may be about to take it over.
     pub(super) fn left(&self, nqn: &Nqn, namespace: &Namespace) -> Result<Option<Listed>> {
         let is_it = |listed: &Listed| {
+            let is_there = listed.disk.nqn == nqn.as_str() && listed.disk.nsid == namespace.nsid.0;
+            if listed.disk.state == State::Unknown && !listed.is_served() && is_there {
+                // Whatever else it says means nothing here.
+                return true;
+            }
             let Some(uuid) = listed.disk.disk.as_ref().map(|disk| disk.uuid) else { return false };
             let is_same = uuid == namespace.uuid;
-            let is_there = listed.disk.nqn == nqn.as_str() && listed.disk.nsid == namespace.nsid.0;
             is_same && (is_there || uuid != [0; 16]) && !listed.disk.is_duplicate && listed.is_usable()
         };
         // The lock of a disk is one of a network namespace: in another one the disk is locked, and stays.
@@ -299,7 +296,7 @@ impl Registry {
             match self.read(id.clone()) {
                 Some(listed) if listed.disk.state == State::Killed => {
                     if !listed.is_usable() {
-                        listed.clear_away();
+                        listed.clear_away_useless();
                     }
                 }
                 Some(_) => {}
@@ -331,13 +328,28 @@ impl Registry {
 
 /// Whether these options name an attached disk.
 fn is_meant(disk: &Attachment, options: &AttachOptions) -> bool {
-    let path = options.socket.path.as_ref();
-    disk.is_duplicate == options.duplicate
-        && disk.nqn == options.connection.nqn.as_str()
-        && disk.asked_nsid == options.nsid.map(|nsid| nsid.0)
-        && path.is_none_or(|path| disk.socket.as_ref() == Some(path))
-        && options.form.allows(disk)
-        && (!disk.tls || options.connection.has_tls())
+    check_meant(disk, options).is_ok()
+}
+
+/// Says why these options do not name an attached disk.
+fn check_meant(disk: &Attachment, options: &AttachOptions) -> Result<()> {
+    let (connection, path) = (&options.connection, options.socket.path.as_ref());
+    ensure!(options.form.allows(disk), "it is attached in another form: leave out --as, or give the same");
+    ensure!(
+        !disk.tls || connection.has_tls(),
+        "it was attached with TLS, and is taken over in no other way: give the same --tls, and its key"
+    );
+    if let Some(OtherHost { how, options }) = other_host(disk, &connection.host) {
+        bail!("it was attached as {how}: {options} takes it over");
+    }
+    ensure!(
+        disk.is_duplicate == options.duplicate
+            && disk.nqn == connection.nqn.as_str()
+            && disk.asked_nsid == options.nsid.map(|nsid| nsid.0)
+            && path.is_none_or(|path| disk.socket.as_ref() == Some(path)),
+        "it was attached with other options"
+    );
+    Ok(())
 }
 
 /// Whether this open file is what is at that path now.

@@ -315,3 +315,37 @@ fn what_is_no_file_is_no_entry_and_nothing_waits_for_it() {
     });
     assert_eq!(heard.recv_timeout(Duration::from_secs(20)), Ok(1));
 }
+
+/// A disk that another server had, and left, between two looks at its entry.
+#[test]
+fn entry_is_looked_at_again_under_its_lock() {
+    let folder = tempfile::tempdir().unwrap();
+    let registry = registry(&folder);
+    let usable = Attachment { disk: Some(nvmf_attached::Disk::default()), ..disk(Path::new("/none")) };
+    let claim = registry.claim().unwrap();
+    let (id, write) = (claim.id().to_owned(), |disk: &Attachment| claim.write(disk).unwrap());
+    write(&usable);
+    let seen = || Listed { lock: None, ..registry.list().unwrap().remove(0) };
+    let before = seen();
+    let attaching = Attachment { state: State::Attaching, ..usable.clone() };
+    let useless = {
+        write(&attaching);
+        seen()
+    };
+    drop(claim);
+    let now = |disk: &Attachment| {
+        std::fs::write(registry.path(&id, "json"), serde_json::to_vec(disk).unwrap()).unwrap();
+    };
+    let again = |listed: &Listed| listed.as_written(listed.disk.clone());
+    now(&Attachment { tls: true, ..usable.clone() });
+    assert!(again(&before).take_over(|disk| !disk.tls).unwrap().is_none(), "it has TLS by now");
+    now(&Attachment { version: 99, ..usable.clone() });
+    assert!(again(&before).take_over(|_| true).unwrap().is_none(), "another version has had it");
+    now(&attaching);
+    assert!(again(&before).take_over(|_| true).unwrap().is_none(), "it is not attached any more");
+    now(&usable);
+    assert!(!useless.clear_away_useless() && useless.exists(), "it can be used by now");
+    assert!(again(&before).take_over(|_| true).unwrap().is_some());
+    now(&attaching);
+    assert!(before.clear_away_useless() && !before.exists());
+}

@@ -104,7 +104,7 @@ fn run(origin: &Origin, wires: Wires<Up>) -> Result<()> {
     let path = before.or_else(|| options.socket.path.clone());
     let path = path.unwrap_or_else(|| Registry::of_this_user().default_socket(nqn, nsid));
     // Its path goes when the disk has ended: QEMU tries to connect until another server is there.
-    let listener = Arc::new(Listener::bind(&path, &options.socket)?);
+    let listener = Arc::new(Listener::bind(&path, origin.access)?);
     let (its_listener, its_shared) = (Arc::downgrade(&listener), Arc::clone(&shared));
     let incoming = listener.as_fd().try_clone_to_owned()?;
     // Nobody waits for it: it ends with the process.

@@ -69,6 +69,11 @@ impl TargetArguments {
         options.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
     }
 
+    /// Whether no path goes in the clear.
+    pub(in crate::command) fn insists_on_tls(&self) -> bool {
+        self.tls || self.concat
+    }
+
     /// The key, if TLS is wanted.
     fn tls_options(&self) -> Result<Option<TlsOptions>> {
         let options = match (self.tls, &self.tls_key_file, &self.tls_key) {

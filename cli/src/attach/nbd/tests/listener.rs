@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Barrier;
 
 fn bind(path: &Path) -> Result<Listener, ListenError> {
-    Listener::bind(path, &socket_options())
+    Listener::bind(path, access())
 }
 
 /// Leaves a socket as a server does that is killed.

@@ -9,9 +9,8 @@ mod sessions;
 mod structured;
 
 use super::disk::DiskInfo;
-use super::listener::Listener;
+use super::listener::{Access, Listener, OWN_MODE};
 use super::server::Server;
-use crate::attach::SocketOptions;
 use nvmf_backend::decorator::{Fault, FaultOptions};
 use nvmf_backend::{Devices, DevicesOptions, Disk, DiskSpec};
 use nvmf_block::{
@@ -124,8 +123,8 @@ struct Scene {
 }
 
 /// Only the owner may use it.
-fn socket_options() -> SocketOptions {
-    SocketOptions { mode: 0o600, ..SocketOptions::default() }
+fn access() -> Access {
+    Access { mode: OWN_MODE, group: None }
 }
 
 fn devices(disk: &Disk) -> Devices {
@@ -147,7 +146,7 @@ impl Scene {
         let inner = Fault::new(devices(&disk), faults, 1);
         let backend = Gate::new(inner);
         let mut server = Server::new(info, DEVICE).unwrap();
-        server.listen(Listener::bind(&path, &socket_options()).unwrap()).unwrap();
+        server.listen(Listener::bind(&path, access()).unwrap()).unwrap();
         Self { server, backend, disk, now: Duration::ZERO, path, _folder: folder }
     }
 

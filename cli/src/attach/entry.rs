@@ -1,0 +1,84 @@
+//! The entry that a disk's server begins with: what was asked for, and of a disk that is taken over what it was attached with.
+
+use super::form::Server;
+use super::nbd::Access;
+use super::{AttachOptions, host, process};
+use anyhow::{Context, Result};
+use nvmf_attached::{Attachment, State, Supervisor, VERSION};
+use nvmf_initiator::auth::system_random;
+
+/// The options with what only the entry tells of a disk that is taken over.
+pub(super) fn as_before(options: &AttachOptions, before: Option<&Attachment>) -> AttachOptions {
+    let mut options = options.clone();
+    if let Some(before) = before {
+        options.socket.block_status |= before.block_status;
+        // A device has those that it was made with.
+        options.queues = before.queues;
+    }
+    options
+}
+
+/// The entry to begin with. `access`: who may use its socket, if it is to have one.
+pub(super) fn begin(
+    options: &AttachOptions,
+    before: Option<&Attachment>,
+    server: &Server,
+    access: Access,
+    supervisor: Supervisor,
+) -> Result<Attachment> {
+    let connection = &options.connection;
+    let has_socket = matches!(server, Server::Socket(_) | Server::Vhost);
+    let asked = Attachment {
+        address: connection.address.to_string(),
+        pid: std::process::id(),
+        pid_namespace: process::pid_namespace(),
+        supervisor,
+        concat: connection.authentication.as_ref().is_some_and(|it| it.concat),
+        iopolicy: connection.path_policy.to_string(),
+        queues: options.queues,
+        block_status: options.socket.block_status,
+        socket_mode: has_socket.then_some(access.mode),
+        socket_group: access.group.filter(|_| has_socket),
+        ..Attachment::default()
+    };
+    if let Some(before) = before {
+        let Attachment { address, pid, pid_namespace, concat, iopolicy, .. } = asked;
+        let Attachment { queues, block_status, socket_mode, socket_group, .. } = asked;
+        // One that was asked to end while it was in use still is.
+        let is_ending = before.state == State::Ending;
+        let state = if is_ending { State::Ending } else { State::Reconnecting };
+        // None of its paths is connected yet. Whoever comes after this process has to know them, too.
+        let paths = before.paths.iter().map(|path| path.unconnected(State::Reconnecting)).collect();
+        return Ok(Attachment {
+            address,
+            pid,
+            pid_namespace,
+            state,
+            supervisor,
+            paths,
+            // From now on it is reached in no other way.
+            tls: before.tls || connection.has_tls(),
+            concat,
+            iopolicy,
+            queues,
+            block_status,
+            socket_mode,
+            socket_group,
+            ..before.clone()
+        });
+    }
+    let mut mark = [0; 8];
+    system_random(&mut mark).context("the system has no random numbers")?;
+    Ok(Attachment {
+        version: VERSION,
+        nqn: connection.nqn.to_string(),
+        state: State::Attaching,
+        mark: u64::from_ne_bytes(mark) | 1,
+        asked_nsid: options.nsid.map(|nsid| nsid.0),
+        is_duplicate: options.duplicate,
+        by_discovery: options.by_discovery,
+        host_nqn: connection.host.nqn.to_string(),
+        host_id: host::id(&connection.host),
+        ..asked
+    })
+}
