@@ -31,8 +31,8 @@ pub mod uring;
 
 pub use devices::{DEVICES_MAX, Devices, DevicesError, DevicesOptions, Hung, WatchId};
 pub use disk::{
-    Disk, DiskSpec, FailedOperation, Failure, Health, Identity, IdentitySource, ImageSource, OpenError,
-    Opener, Presence, Thermometer,
+    Disk, DiskSpec, DiskToLookAt, FailedOperation, Failure, Health, Identity, IdentitySource, ImageSource,
+    OpenError, Opener, Presence, Thermometer,
 };
 pub use nvmf_rados::{ClusterSpec, Encryption, Error as CephError};
 pub use uring::{RingError, Unpinned};

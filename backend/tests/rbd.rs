@@ -253,7 +253,11 @@ fn removed_image_is_gone_and_one_made_anew_is_another() {
     let image = Image::new("removed", 8);
     let disk = image.open(None);
     let identity = disk.identity().unwrap().unwrap();
-    assert_eq!(disk.presence().unwrap(), Presence::There);
+    // Who waits until nobody uses it does not wait for a look at it.
+    let looked_at = disk.to_look_at().get().unwrap();
+    assert!(!disk.is_shared());
+    assert_eq!(looked_at.presence().unwrap(), Presence::There);
+    drop(looked_at);
     let other = Image { name: format!("{}-other", image.name) };
     ceph("rbd", &["mv", &image.name, &other.name]);
     assert_eq!(disk.presence().unwrap(), Presence::Renamed);

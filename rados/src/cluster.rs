@@ -247,6 +247,7 @@ fn settings(spec: &ClusterSpec) -> Vec<Setting> {
     let mut settings = vec![
         // A write that completed is on all replicas, and a read shows what others have written.
         is("rbd_cache", "false", false),
+        is("rbd_persistent_cache_mode", "disabled", true),
         is("client_mount_timeout", &CONNECT_TIMEOUT.as_secs().to_string(), false),
         // Submitting would block where too much is under way, for all images. Our own depth is the limit.
         is("objecter_inflight_ops", "0", false),

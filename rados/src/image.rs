@@ -137,7 +137,9 @@ impl Image {
         let id = inner.id().map_err(of)?;
         let stripe_unit = inner.stripe_unit().map_err(of)?;
         let option = |name| inner.option(name);
-        let cached = option("rbd_cache").is_some_and(|value| value == "true");
+        let in_memory = option("rbd_cache").is_some_and(|value| value == "true");
+        let on_a_disk_here = option("rbd_persistent_cache_mode").is_some_and(|value| value != "disabled");
+        let cached = in_memory || on_a_disk_here;
         let granularity = option("rbd_discard_granularity_bytes").and_then(|value| value.parse().ok());
         let image = Self {
             pool: pool.clone(),
@@ -242,7 +244,7 @@ impl Image {
     }
 
     /// Whether completed writes may be in this process only until they are flushed: the image's own configuration, or
-    /// its pool's, has `rbd_cache`.
+    /// its pool's, has `rbd_cache` or a persistent write-back cache.
     #[must_use]
     pub fn is_cached(&self) -> bool {
         self.cached

@@ -180,6 +180,21 @@ pub struct Through {
     pub seen: Disk,
 }
 
+/// Whether a configured path or name still leads to the disk that is served. Blocks.
+///
+/// # Errors
+/// An image's cluster refuses to tell.
+pub fn presence(backing: &Backing, disk: &Disk) -> std::io::Result<Presence> {
+    match backing {
+        Backing::Path { path, .. } => match disk.is_at(path) {
+            Ok(true) => Ok(Presence::There),
+            // A path that cannot be looked at leads nowhere.
+            Ok(false) | Err(_) => Ok(Presence::Renamed),
+        },
+        Backing::Rbd(_) | Backing::Memory { .. } | Backing::Null { .. } => disk.presence(),
+    }
+}
+
 impl Export {
     /// Whether workers may have operations at it: they hold its disk still, or that which is shorter.
     #[must_use]
@@ -274,19 +289,10 @@ impl Export {
         self.nqn == *nqn && self.namespace.nsid == nsid
     }
 
-    /// Whether the configured path or name still leads to the disk that is served. Blocks.
-    ///
-    /// # Errors
-    /// An image's cluster refuses to tell.
-    pub fn presence(&self) -> std::io::Result<Presence> {
-        match &self.namespace.backing {
-            Backing::Path { path, .. } => match self.disk.is_at(path) {
-                Ok(true) => Ok(Presence::There),
-                // A path that cannot be looked at leads nowhere.
-                Ok(false) | Err(_) => Ok(Presence::Renamed),
-            },
-            Backing::Rbd(_) | Backing::Memory { .. } | Backing::Null { .. } => self.disk.presence(),
-        }
+    /// The connection of a gateway group that its disk is open on for I/O.
+    #[must_use]
+    pub fn through(&self) -> Option<Handle> {
+        Some(self.shared.as_ref()?.through.as_ref()?.handle)
     }
 
     /// The disk as the workers have it.

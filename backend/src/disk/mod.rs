@@ -27,7 +27,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 pub use temperature::Thermometer;
 
@@ -56,6 +56,23 @@ pub enum DiskSpec {
         /// Bytes.
         size: u64,
     },
+}
+
+/// A disk to look at, if anybody has it still by then.
+#[derive(Debug, Clone)]
+pub struct DiskToLookAt(Weak<Inner>);
+
+impl DiskToLookAt {
+    /// The disk, for a look. A cluster may not answer that for hours: who waits until nobody uses an image, which
+    /// [`Disk::is_shared`] says, does not wait for looks at it. `None`: nobody has it any more.
+    #[must_use]
+    pub fn get(&self) -> Option<Disk> {
+        let disk = Disk(self.0.upgrade()?);
+        match &disk.0.kind {
+            Kind::Image(_) => disk.with_blocks(disk.0.geometry.blocks).ok().flatten(),
+            Kind::File(_) | Kind::Ram(_) | Kind::Null => Some(disk),
+        }
+    }
 }
 
 /// An open disk. A clone is cheap; each worker attaches its own.
@@ -336,6 +353,12 @@ impl Disk {
             Kind::Image(disk) => Some(disk.image.cluster().fsid()),
             Kind::File(_) | Kind::Ram(_) | Kind::Null => None,
         }
+    }
+
+    /// What a look at it needs.
+    #[must_use]
+    pub fn to_look_at(&self) -> DiskToLookAt {
+        DiskToLookAt(Arc::downgrade(&self.0))
     }
 
     /// Whether others hold a clone of this handle: workers that have not closed the disk yet.

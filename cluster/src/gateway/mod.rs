@@ -142,7 +142,7 @@ pub struct Gateway {
     create_again: Option<Duration>,
     /// What of the groups that are served here cannot be opened.
     unopened: BTreeMap<GroupId, Unopened>,
-    /// Those whose operations at an image do not end.
+    /// Those of which an image does not answer.
     slow: BTreeSet<GroupId>,
     /// Fences that end too early, and when.
     short_fences: BTreeMap<Address, Duration>,

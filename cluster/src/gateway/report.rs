@@ -229,7 +229,8 @@ impl Gateway {
             (Phase::Idle, Some(_)) if group.wanted.is_some() => group.trouble.clone(),
             (Phase::Idle, Some(_)) => self.why_not_whole(id),
             (Phase::Serving, _) if self.slow.contains(&id) => {
-                let text = "operations at an image of it do not end: neither balance nor what cannot be opened moves it";
+                let text =
+                    "an image of it does not answer: neither balance nor what cannot be opened moves it";
                 let lacks = self.why_not_whole(id).map(|why| format!("{why}; {text}"));
                 lacks.or_else(|| Some(text.to_string()))
             }

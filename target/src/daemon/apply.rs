@@ -63,7 +63,7 @@ impl Daemon {
         let place = |nqn: &Nqn| asked.subsystems.iter().position(|subsystem| subsystem.nqn == *nqn);
         self.config.subsystems.sort_by_key(|subsystem| place(&subsystem.nqn));
         self.wait_again(&mut changing, |_| true);
-        changing.wait_for_file(self.look(self.exports().to_vec()), self.common.clock.now());
+        changing.wait_for_file(self.look(self.exports()), self.common.clock.now());
         changing
     }
 

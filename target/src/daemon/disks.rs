@@ -126,7 +126,7 @@ impl Daemon {
             export.disk.on_change(move || waker.wake());
             // It has shrunk: that is said as soon as it is served.
             if export.cut.is_some() {
-                self.begin_one_look(Looked::One(export.device), vec![export.clone()]);
+                self.begin_one_look(Looked::One(export.device), std::slice::from_ref(&export));
             }
             self.namespaces.add(export);
         }

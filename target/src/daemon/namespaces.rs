@@ -8,6 +8,7 @@ use crate::state::StateDirectory;
 use core::time::Duration;
 use nvmf_backend::{ClusterSpec, DEVICES_MAX};
 use nvmf_block::DeviceId;
+use nvmf_cluster::Handle;
 use nvmf_config::{Backing, Namespace, Subsystem};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -72,8 +73,8 @@ impl Opening {
 /// cannot be opened again.
 struct Closing {
     namespace: Namespace,
-    /// An image that hosts had through a gateway group.
-    was_through: bool,
+    /// The connection of a gateway group that hosts had it through.
+    through: Option<Handle>,
     since: Duration,
     over: Receiver<()>,
 }
@@ -92,9 +93,9 @@ impl Closing {
             return Err(Box::new(export));
         }
         let namespace = export.namespace.clone();
-        let was_through = export.shared.as_ref().is_some_and(|shared| shared.through.is_some());
+        let through = export.through();
         give.send(export).map_err(|unsent| Box::new(unsent.0))?;
-        Ok(Self { namespace, was_through, since: now, over })
+        Ok(Self { namespace, through, since: now, over })
     }
 
     fn is_over(&self) -> bool {
@@ -310,7 +311,8 @@ impl Namespaces {
         self.slow_images(now, HANGS_AFTER)
     }
 
-    fn slow_images(&self, now: Duration, after: Duration) -> HashSet<Key> {
+    /// Those that have been opened for so long.
+    pub(super) fn slow_images(&self, now: Duration, after: Duration) -> HashSet<Key> {
         let slow = self.opening.iter().filter(|opening| opening.is_image() && now >= opening.since + after);
         slow.map(|opening| opening.key).collect()
     }
@@ -395,10 +397,10 @@ impl Namespaces {
         self.leaving.iter().filter(|export| export.is_in_use())
     }
 
-    /// ANA groups with an image that was taken from the hosts so long ago, and is being closed still.
-    pub(super) fn closes_slowly(&self, now: Duration, after: Duration) -> impl Iterator<Item = u32> {
-        let slow = self.closing.iter().filter(move |it| it.was_through && now >= it.since + after);
-        slow.filter(|it| !it.is_over()).map(|it| it.namespace.ana_group)
+    /// Connections of a gateway group with an image that was taken from the hosts so long ago, and is being closed still.
+    pub(super) fn closes_slowly(&self, now: Duration, after: Duration) -> impl Iterator<Item = Handle> {
+        let slow = self.closing.iter().filter(move |it| now >= it.since + after && !it.is_over());
+        slow.filter_map(|it| it.through)
     }
 
     /// Whether this text is another than the last of that namespace: then it is worth a line.
@@ -686,7 +688,7 @@ mod tests {
         let first =
             namespaces.open.iter().find(|export| export.namespace.nsid == 1).unwrap().namespace.clone();
         let key = (wanted[0].nqn, 1);
-        namespaces.closing.push(Closing { namespace: first, was_through: false, since: now, over });
+        namespaces.closing.push(Closing { namespace: first, through: None, since: now, over });
         assert_eq!(namespaces.take_away(now, |_| true).len(), 2);
         serve(&mut namespaces, 1);
         assert_eq!(namespaces.open[0].namespace.nsid, 2);

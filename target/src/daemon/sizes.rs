@@ -16,14 +16,19 @@ use crate::barrier::Scope;
 use crate::control::Waker;
 use crate::control::protocol::Fault;
 use crate::control::request::change::Item;
-use crate::exports::{Export, ExportFault};
+use crate::exports::{Export, ExportFault, presence};
 use crate::limits::OPEN_TIMEOUT;
 use crate::mailbox::ThreadMessage;
 use core::time::Duration;
-use nvmf_backend::{DevicesError, Disk, Presence};
+use nvmf_backend::{DevicesError, Disk, DiskToLookAt, Presence};
 use nvmf_block::DeviceId;
+use nvmf_cluster::Handle;
+use nvmf_config::Backing;
 use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 
 /// Into so many parts the images of a cluster are divided: each is looked at by a thread of its own.
@@ -52,23 +57,52 @@ pub(super) enum Looked {
 
 /// A look at the disks that is under way: a thread of its own, because a file system that hangs would keep the control
 /// loop waiting.
-pub(super) struct Looking(Receiver<Found>);
+pub(super) struct Looking {
+    told: Receiver<Found>,
+    since: Duration,
+    /// The connection of a gateway group that the disk is open on for I/O which is looked at just now; 0: none.
+    at: Arc<AtomicU64>,
+}
+
+/// A disk that waits to be looked at, and is nobody's to use or to close meanwhile.
+struct ToLookAt {
+    device: DeviceId,
+    backing: Backing,
+    disk: DiskToLookAt,
+    through: Handle,
+}
 
 impl Looking {
     /// `None`: there is no thread for it.
-    fn begin(disks: Vec<Export>, waker: Waker) -> Option<Self> {
+    fn begin<'a>(exports: impl IntoIterator<Item = &'a Export>, now: Duration, waker: Waker) -> Option<Self> {
         let (tell, told) = channel();
+        let to_look_at = |export: &Export| ToLookAt {
+            device: export.device,
+            backing: export.namespace.backing.clone(),
+            disk: export.disk.to_look_at(),
+            through: export.through().unwrap_or_default(),
+        };
+        let disks: Vec<ToLookAt> = exports.into_iter().map(to_look_at).collect();
+        let at = Arc::new(AtomicU64::default());
+        let looked_at = Arc::clone(&at);
         let look = move || {
-            for export in disks {
-                let place = export.presence();
-                let found = Found { device: export.device, place, resized: export.disk.resized() };
-                let _ = tell.send(found);
+            for ToLookAt { device, backing, disk, through } in disks {
+                looked_at.store(through.0, Relaxed);
+                if let Some(disk) = disk.get() {
+                    let place = presence(&backing, &disk);
+                    let _ = tell.send(Found { device, place, resized: disk.resized() });
+                }
             }
             drop(tell);
             waker.wake();
         };
         std::thread::Builder::new().name("look-at-disks".into()).spawn(look).ok()?;
-        Some(Self(told))
+        Some(Self { told, since: now, at })
+    }
+
+    /// The connection of a gateway group that this look has been at for so long, or less where it looks at several disks.
+    pub(super) fn hangs_at(&self, now: Duration, after: Duration) -> Option<Handle> {
+        (now >= self.since + after).then(|| Handle(self.at.load(Relaxed)))
     }
 }
 
@@ -82,8 +116,8 @@ pub(super) struct Sizing {
 
 impl Daemon {
     /// Looks at disks. `None`: there is no thread for it.
-    pub(super) fn look(&self, disks: Vec<Export>) -> Option<Looking> {
-        Looking::begin(disks, self.common.waker.clone())
+    pub(super) fn look<'a>(&self, exports: impl IntoIterator<Item = &'a Export>) -> Option<Looking> {
+        Looking::begin(exports, self.common.clock.now(), self.common.waker.clone())
     }
 
     /// Begins to look at the disks of this machine, and with `images` at those of clusters, unless that is under way.
@@ -98,7 +132,7 @@ impl Daemon {
             };
             due.entry(of).or_default().push(export.clone());
         }
-        due.into_iter().for_each(|(of, disks)| self.begin_one_look(of, disks));
+        due.into_iter().for_each(|(of, disks)| self.begin_one_look(of, &disks));
     }
 
     /// Begins to look at the images that have changed since they were looked at.
@@ -107,10 +141,10 @@ impl Daemon {
             !self.looking.contains_key(&Looked::One(export.device)) && export.disk.take_changed()
         };
         let changed: Vec<Export> = self.exports().iter().filter(is_due).cloned().collect();
-        changed.into_iter().for_each(|export| self.begin_one_look(Looked::One(export.device), vec![export]));
+        changed.into_iter().for_each(|export| self.begin_one_look(Looked::One(export.device), &[export]));
     }
 
-    pub(super) fn begin_one_look(&mut self, of: Looked, disks: Vec<Export>) {
+    pub(super) fn begin_one_look(&mut self, of: Looked, disks: &[Export]) {
         if !self.looking.contains_key(&of)
             && let Some(looking) = self.look(disks)
         {
@@ -130,7 +164,7 @@ impl Daemon {
     /// Takes what was found since, without waiting; `None` when that was all.
     pub(super) fn take_found(&mut self, looking: Looking, again: bool) -> Option<Looking> {
         loop {
-            match looking.0.try_recv() {
+            match looking.told.try_recv() {
                 Ok(found) => self.on_found(found, again),
                 Err(TryRecvError::Empty) => return Some(looking),
                 Err(TryRecvError::Disconnected) => return None,
@@ -302,7 +336,7 @@ impl Daemon {
         let Some(export) = self.exports().iter().find(is_it).cloned() else {
             return Err(Fault::refused(format!("namespace {nsid} of {nqn} is not served: see `status`")));
         };
-        let looking = self.look(vec![export.clone()]);
+        let looking = self.look([&export]);
         let looking = looking.ok_or_else(|| Fault::refused("the system has no thread left"))?;
         let now = self.common.clock.now();
         let mut changing = Changing::new(Vec::new(), Origin::Command, now);
@@ -313,7 +347,7 @@ impl Daemon {
     /// Makes the change when the size is known.
     pub(super) fn advance_sizing(&mut self, changing: &mut Changing, now: Duration) {
         let Some(sizing) = changing.sizing.take() else { return };
-        let found = match sizing.looking.0.try_recv() {
+        let found = match sizing.looking.told.try_recv() {
             Ok(found) => found,
             Err(TryRecvError::Empty) if now < sizing.until => {
                 changing.sizing = Some(sizing);

@@ -156,7 +156,7 @@ pub(super) fn balanced(cluster: &mut Cluster) -> Result<()> {
         let status = group.status(0).unwrap_or_default();
         status["groups"][HANGS.to_string()]["why"].as_str().unwrap_or_default().to_owned()
     };
-    until_within("the status says that it is slow", SOON, || why(&group).contains("do not end"))?;
+    until_within("the status says that it is slow", SOON, || why(&group).contains("does not answer"))?;
     let begun = Instant::now();
     // A minute after the last change of who is there.
     until_within("balance moves the other one", Duration::from_secs(120), || {
@@ -166,6 +166,6 @@ pub(super) fn balanced(cluster: &mut Cluster) -> Result<()> {
     ensure!(group.owner(1, HANGS).as_deref() == Some("gw0"), "what hangs was moved");
     cluster.revive_osd(0)?;
     job.report()?;
-    until_within("it is slow no more", SOON, || !why(&group).contains("do not end"))?;
+    until_within("it is slow no more", SOON, || !why(&group).contains("does not answer"))?;
     group.stop()
 }

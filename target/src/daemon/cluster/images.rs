@@ -108,8 +108,7 @@ impl Images {
 }
 
 pub(super) fn is_through(export: &Export, handle: Handle) -> bool {
-    let through = export.shared.as_ref().and_then(|shared| shared.through.as_ref());
-    through.is_some_and(|through| through.handle == handle)
+    export.through() == Some(handle)
 }
 
 pub(super) fn is_looked_at(export: &Export) -> bool {
@@ -137,6 +136,7 @@ impl Daemon {
         let Some(cluster) = &self.cluster else { return };
         let served = cluster.handles.values().filter(|images| images.is_served());
         let now = self.common.clock.now();
+        let unseen = self.namespaces.slow_images(now, WARNS);
         let of = |images: &Images| {
             let seen: BTreeMap<Key, &Export> =
                 self.of_group(images.group).map(|export| (key_of(export), export)).collect();
@@ -145,7 +145,7 @@ impl Daemon {
                 (None, Some(export)) if export.disk.is_removed() => Some(removed()),
                 (None, Some(_)) if images.hangs_for(key, now, WARNS) => Some(unanswered()),
                 (None, Some(_)) => None,
-                (None, None) => self.never_seen(key),
+                (None, None) => self.never_seen(key).or_else(|| unseen.contains(key).then(unanswered)),
             };
             let unopened =
                 self.keys_in_group(images.group).filter_map(|key| Some(lack(&key, trouble(&key)?)));
@@ -158,8 +158,8 @@ impl Daemon {
         }
     }
 
-    /// Tells the group's thread of which ANA groups an image is slow, when that has changed: at a host's operation, in being opened, or
-    /// in being closed. None of them would drain.
+    /// Tells the group's thread of which ANA groups an image is slow, when that has changed: at a host's operation, or in being opened,
+    /// looked at or closed. None of them would drain.
     pub(super) fn tell_slow(&mut self) {
         let Some(cluster) = &mut self.cluster else { return };
         let now_us = self.common.observed.now_us();
@@ -169,13 +169,15 @@ impl Daemon {
         let leaving = self.namespaces.leaving().filter(leaves_slowly);
         let slow = self.namespaces.open.iter().filter(is_slow).chain(leaving);
         let slow = slow.filter(|export| export.shared.is_some());
-        let slow = slow.map(|export| export.namespace.ana_group);
+        let slow = slow.map(|export| GroupId(export.namespace.ana_group));
         let now = self.common.clock.now();
-        let slow = slow.chain(self.namespaces.closes_slowly(now, WARNS)).map(GroupId);
-        let served = cluster.handles.values().filter(|images| images.is_served());
-        let opens_slowly = |images: &&Images| images.opening.iter().any(|it| it.hangs(now, WARNS));
-        let opening = served.filter(opens_slowly).map(|images| images.group);
-        let slow: BTreeSet<_> = slow.chain(opening).collect();
+        let looks = self.looking.values().filter_map(|looking| looking.hangs_at(now, WARNS));
+        let held: BTreeSet<Handle> = self.namespaces.closes_slowly(now, WARNS).chain(looks).collect();
+        let served = cluster.handles.iter().filter(|(_, images)| images.is_served());
+        let is_held = |(handle, images): &(&Handle, &Images)| {
+            held.contains(handle) || images.opening.iter().any(|opening| opening.hangs(now, WARNS))
+        };
+        let slow: BTreeSet<_> = slow.chain(served.filter(is_held).map(|(_, images)| images.group)).collect();
         if cluster.slow != slow {
             cluster.slow.clone_from(&slow);
             cluster.driver.tell(ToDriver::Slow(slow));

@@ -358,7 +358,7 @@ impl Daemon {
         let changes: Vec<Change> = served.filter_map(change).collect();
         for export in unsure {
             let device = export.device;
-            self.begin_one_look(Looked::One(device), vec![export]);
+            self.begin_one_look(Looked::One(device), &[export]);
             if let Some(cluster) =
                 self.cluster.as_mut().filter(|_| self.looking.contains_key(&Looked::One(device)))
             {

@@ -5,7 +5,7 @@ use super::super::Daemon;
 use super::images::{Key, lack};
 use super::known::Known;
 use super::leaving::close;
-use super::opening::{Fault, OPENING_MAX, Opening, is_another};
+use super::opening::{Fault, HANGS_AFTER, OPENING_MAX, Opening, is_another};
 use core::time::Duration;
 use nvmf_backend::Disk;
 use nvmf_cluster::{GroupId, OpId, Reply, Unopened};
@@ -116,7 +116,9 @@ impl Daemon {
             match (export, fault) {
                 _ if is_late => look.note(key, format!("it did not open within {LOOK_TIMEOUT:?}").into()),
                 (None, Some(why)) => look.note(key, why),
-                (Some(export), _) if cluster.hanging.iter().any(|opening| opening.is_of(export)) => {
+                (Some(export), _)
+                    if cluster.hanging.iter().any(|it| it.is_of(export) && it.hangs(now, HANGS_AFTER)) =>
+                {
                     look.note(
                         key,
                         "it did not answer while it was opened, and does not yet".to_owned().into(),
