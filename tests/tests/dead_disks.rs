@@ -378,6 +378,78 @@ fn attach_with_one_path_takes_the_disk_over_with_all_of_them_and_its_tls_is_for_
 }
 
 #[test]
+fn two_ways_to_one_address_are_kept_by_a_call_that_names_neither() {
+    let (site, _) = site("two-ways");
+    let target = site.serve().expect("a target");
+    let sources = ["127.0.0.3", "127.0.0.4"];
+    let second = format!("--path={},host-traddr={}", site.address, sources[1]);
+    succeeds(&mut connect(&site, &["--as", "socket", "--host-traddr", sources[0], &second]))
+        .expect("attached");
+    until_live_over(&site, 2);
+    kill_with_guard(pid(&listed(&site)[0]));
+    succeeds(&mut connect(&site, &["--as", "socket"])).expect("taken over");
+    until_live_over(&site, 3);
+    let disk = &listed(&site)[0];
+    let paths = disk["paths"].as_array().expect("paths");
+    assert!(sources.iter().all(|&source| paths.iter().any(|path| path["source"] == source)), "{paths:?}");
+    detach_all(&site);
+    target.stop().expect("a clean stop");
+}
+
+/// Clients of the one that is dead connect to its path again.
+#[test]
+fn socket_of_a_dead_disk_is_given_to_no_other() {
+    for form in ["socket", "vhost"] {
+        let (site, _) = site("its-socket");
+        let subsystem = site.subsystem(&[site.disk("disk.img", SIZE), site.disk("other.img", SIZE)]);
+        site.configure(&format!("transport = \"tcp\"\n{subsystem}")).expect("a configuration");
+        let target = site.serve().expect("a target");
+        let at = format!("--socket={}", site.path("a.sock").display());
+        let attach = |nsid: &str, at: &str| {
+            site.call("attach", &["-t", "tcp", "-n", &site.nqn, "--nsid", nsid, "--as", form, at])
+                .expect("nvmf")
+        };
+        succeeds(&mut attach("1", &at)).expect("attached");
+        kill_with_guard(pid(&listed(&site)[0]));
+        fails(&mut attach("2", &at), &["a.sock is kept for clients that wait", "namespace 1", "nvmf detach"])
+            .expect("a clear message");
+        assert_eq!((listed(&site).len(), state(&site).as_str()), (1, "killed"));
+        succeeds(&mut attach("2", &at.replace("a.sock", "b.sock"))).expect("attached");
+        succeeds(&mut attach("1", &at)).expect("taken over");
+        detach_all(&site);
+        target.stop().expect("a clean stop");
+    }
+}
+
+/// systemd starts the server of its unit again and again.
+#[test]
+fn unit_of_another_host_by_now_is_told_the_host_of_its_disk() {
+    let (site, _) = site("unit");
+    let target = site.serve().expect("a target");
+    let attach = |more: &[&str]| {
+        let words = [&["-t", "tcp", "-n", &site.nqn, "--as", "socket", "--foreground"], more].concat();
+        let mut call = site.call("attach", &words).expect("nvmf");
+        call.env("NOTIFY_SOCKET", site.path("notify"));
+        call
+    };
+    let mut server = attach(&[]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("nvmf");
+    until(&site, "live");
+    server.kill().expect("it runs");
+    server.wait().expect("it ends");
+    let other = "33333333-3333-3333-3333-333333333333";
+    let words = ["-n", &site.nqn, "--as", "socket", "--foreground", "-t", "tcp", "-a", "127.0.0.1", "-s"];
+    let port = site.address.port().to_string();
+    let host = format!("nqn.2014-08.org.nvmexpress:uuid:{HOST_ID}");
+    let mut call =
+        site.local(&[&["attach"], &words[..], &[&port, "-q", &host, "-I", other]].concat()).expect("nvmf");
+    call.env("NOTIFY_SOCKET", site.path("notify"));
+    fails(&mut call, &[other, &format!("-I {HOST_ID} takes it over")]).expect("what helps");
+    let _ = process::run(&mut site.local(&["detach", "--all"]).expect("nvmf"));
+    assert!(listed(&site).is_empty(), "{:?}", listed(&site));
+    target.stop().expect("a clean stop");
+}
+
+#[test]
 fn path_that_a_disk_of_another_version_cannot_be_given_is_no_success() {
     let (site, port) = site("other-version");
     let target = site.serve().expect("a target");

@@ -6,6 +6,7 @@ use super::counted::Counted;
 use super::fence::{Fence, FenceFile, FencePart};
 use super::nbd::Access;
 use super::process::FatalPanics;
+use super::registry::Registry;
 use super::serve::{lock_disk, lock_new_disk};
 use super::{AttachOptions, disk, seccomp};
 use crate::connect::{Via, reach};
@@ -14,6 +15,7 @@ use crate::namespace::{ana_name, choose, taken_of};
 use crate::print::chain;
 use anyhow::{Context, Result, anyhow};
 use nix::errno::Errno;
+use nvme_proto::Nsid;
 use nvme_proto::fabrics::discovery::TransportType;
 use nvmf_attached::{AttachedPath, Attachment, DiskLock, State};
 use nvmf_block::{Backend, BlockError, BlockOp, Completion, DeviceId, Tag};
@@ -25,6 +27,7 @@ use nvmf_initiator::{
 use nvmf_spin::Spin;
 use nvmf_tls::FileError;
 use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::oneshot;
@@ -76,6 +79,17 @@ pub(super) struct Origin {
 }
 
 impl Origin {
+    /// Where its socket is to be.
+    pub(super) fn socket(&self, nsid: Nsid) -> Result<PathBuf> {
+        if let Some(path) = self.before.as_ref().and_then(|before| before.socket.clone()) {
+            return Ok(path);
+        }
+        let (registry, nqn) = (Registry::of_this_user(), self.options.connection.nqn.as_str());
+        let path = self.options.socket.path.clone().unwrap_or_else(|| registry.default_socket(nqn, nsid.0));
+        registry.check_socket(&path)?;
+        Ok(path)
+    }
+
     /// Longer than commands of a server that was killed are carried out, where nothing more is known.
     fn quiesce_max(&self) -> Duration {
         self.options.connection.keep_alive.saturating_mul(2) + UNKNOWN_QUIESCE

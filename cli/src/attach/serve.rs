@@ -7,7 +7,7 @@ use super::control::{Control, End, PathNews};
 use super::detach::RESTART_TIME_MAX;
 use super::form::Server;
 use super::guard::{Guard, RESUME, Restart, Starter};
-use super::host::other_host;
+use super::host::{OtherHost, other_host};
 use super::nbd::Access;
 use super::registry::{Claim, Next, Registry};
 use super::remote::{Found, Origin};
@@ -356,12 +356,19 @@ pub(super) fn lock_new_disk(options: &AttachOptions, namespace: &Namespace) -> R
             file.display()
         ),
         Next::Nobody(left) => {
-            let host = other_host(&left, &options.connection.host).map(|other| format!(" as {}", other.how));
+            let other = other_host(&left, &options.connection.host);
+            let host = other.as_ref().map(|other| format!(" as {}", other.how));
+            let remedy = match other {
+                // This may be the server that systemd has started.
+                Some(OtherHost { options, .. }) if left.supervisor == Supervisor::Systemd => {
+                    format!("{options} takes it over, nvmf detach {place} clears it away")
+                }
+                _ => remedy(&left),
+            };
             bail!(
-                "{nqn} namespace {nsid} is attached already, {place}{}, by a server that is gone (process {}): {}",
+                "{nqn} namespace {nsid} is attached already, {place}{}, by a server that is gone (process {}): {remedy}",
                 host.unwrap_or_default(),
-                left.pid,
-                remedy(&left)
+                left.pid
             )
         }
     }

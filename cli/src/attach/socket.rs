@@ -7,7 +7,7 @@ use super::changes::{Change, Changes, News, changes};
 use super::control::{Control, End};
 use super::nbd::kernel::Kernel;
 use super::nbd::{DiskInfo, Listener, Server};
-use super::registry::{self, Registry};
+use super::registry;
 use super::remote::{END_TIME_MAX, FINISH_TIME_MAX, Found, Origin, Remote, Wires, in_thread};
 use super::seccomp;
 use super::serve::{Place, Service, node_opens};
@@ -226,10 +226,7 @@ fn run(origin: &Origin, clients: Clients, wires: Wires<Up>) -> Result<()> {
             gone = Some(tell);
         }
         Clients::Socket => {
-            let (nqn, nsid) = (options.connection.nqn.as_str(), remote.found.namespace.nsid.0);
-            let before = origin.before.as_ref().and_then(|before| before.socket.clone());
-            let path = before.or_else(|| options.socket.path.clone());
-            let path = path.unwrap_or_else(|| Registry::of_this_user().default_socket(nqn, nsid));
+            let path = origin.socket(remote.found.namespace.nsid)?;
             server.listen(Listener::bind(&path, origin.access)?)?;
             socket = Some(path);
         }

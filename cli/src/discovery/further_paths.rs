@@ -67,6 +67,10 @@ pub(crate) fn add_missing_paths(listed: &Listed, host: &HostIdentity, paths: &[S
 
 /// The paths of a disk that whoever takes it over with these has to name besides: the others it adds by the disk's entry.
 pub(crate) fn kept_paths(disk: &Attachment, given: &[SubsystemPath]) -> Vec<SubsystemPath> {
+    let begins_there = |added: &str, path: &AttachedPath| {
+        let option = |name: &str| added.split(',').find_map(|option| option.strip_prefix(name));
+        option("host-traddr=") == path.source.as_deref() && option("host-iface=") == path.interface.as_deref()
+    };
     let is_added = |path: &AttachedPath| {
         let (host, port) = path.host_and_port();
         let names = |added: &String| {
@@ -80,7 +84,7 @@ pub(crate) fn kept_paths(disk: &Attachment, given: &[SubsystemPath]) -> Vec<Subs
                 None => false,
             })
         };
-        disk.added_paths.iter().any(names)
+        disk.added_paths.iter().filter(|added| begins_there(added, path)).any(names)
     };
     let kept = |attached: &AttachedPath| {
         let (host, port) = attached.host_and_port();
@@ -90,7 +94,7 @@ pub(crate) fn kept_paths(disk: &Attachment, given: &[SubsystemPath]) -> Vec<Subs
         let interface = attached.interface.iter().map(|name| format!("--host-iface={name}"));
         Some(SubsystemPath { place, options: source.chain(interface).collect() })
     };
-    let is_missing = |path: &&AttachedPath| !is_added(path) && !given.iter().any(|given| given.is_at(path));
+    let is_missing = |path: &&AttachedPath| !is_added(path) && !given.iter().any(|given| given.is(path));
     disk.paths.iter().filter(is_missing).filter_map(kept).collect()
 }
 
@@ -172,18 +176,32 @@ impl From<&PathOptions> for SubsystemPath {
 }
 
 impl SubsystemPath {
-    /// Whether an attached disk has it as this path.
+    /// Whether an attached disk has it as this path. One that says nothing of where it begins is every path there, as nvme-cli has it.
     fn is_at(&self, attached: &AttachedPath) -> bool {
+        let begins = |own: Option<&str>, attached: Option<&str>| own.is_none() || own == attached;
+        let (source, interface) = self.beginning();
+        self.leads_there(attached)
+            && begins(source, attached.source.as_deref())
+            && begins(interface, attached.interface.as_deref())
+    }
+
+    /// Whether it is this path and no other that leads there.
+    fn is(&self, attached: &AttachedPath) -> bool {
+        self.leads_there(attached)
+            && self.beginning() == (attached.source.as_deref(), attached.interface.as_deref())
+    }
+
+    fn leads_there(&self, attached: &AttachedPath) -> bool {
         let (address, port) = attached.host_and_port();
         let Place { transport, address: own, port: own_port } = &self.place;
-        let option = |name: &str| self.options.iter().find_map(|option| option.strip_prefix(name));
-        // One that says nothing of where it begins is every path there, as nvme-cli has it.
-        let begins =
-            |own: Option<&str>, attached: &Option<String>| own.is_none() || own == attached.as_deref();
         (port, &attached.transport) == (Some(*own_port), transport)
             && (address == own || attached.name.as_ref() == Some(own))
-            && begins(option("--host-traddr="), &attached.source)
-            && begins(option("--host-iface="), &attached.interface)
+    }
+
+    /// The address and the interface that it begins at, where it says so.
+    fn beginning(&self) -> (Option<&str>, Option<&str>) {
+        let option = |name: &str| self.options.iter().find_map(|option| option.strip_prefix(name));
+        (option("--host-traddr="), option("--host-iface="))
     }
 }
 
@@ -231,6 +249,17 @@ mod tests {
         let given = [SubsystemPath { place: place("tcp", "192.0.2.1", 4420), options: Vec::new() }];
         let kept: Vec<_> = kept_paths(&disk, &given).iter().map(SubsystemPath::text).collect();
         assert_eq!(kept, ["storage-b:4420/tcp", "[2001:db8::2]:4421/tcp,host-traddr=192.0.2.9"]);
+        // From elsewhere: neither what is given nor what was added is that path.
+        let sources = ["192.0.2.8", "192.0.2.9"]
+            .map(|source| AttachedPath { source: Some(source.to_owned()), ..at("192.0.2.3:4420") });
+        let multihomed = Attachment {
+            paths: sources.to_vec(),
+            added_paths: vec!["192.0.2.3:4420/tcp,host-traddr=192.0.2.9".to_owned()],
+            ..disk.clone()
+        };
+        let given_there = SubsystemPath { place: place("tcp", "192.0.2.3", 4420), options: Vec::new() };
+        let kept: Vec<_> = kept_paths(&multihomed, &[given_there]).iter().map(SubsystemPath::text).collect();
+        assert_eq!(kept, ["192.0.2.3:4420/tcp,host-traddr=192.0.2.8"]);
         let other_port =
             Attachment { paths: vec![at("192.0.2.7:4420"), at("192.0.2.1:4421")], ..disk.clone() };
         assert_eq!(kept_paths(&other_port, &[]).len(), 2, "not the one that was added");

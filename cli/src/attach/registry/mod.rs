@@ -112,6 +112,19 @@ impl Registry {
         self.folder.join(format!("{end}-n{nsid}.sock"))
     }
 
+    /// Fails where an attached disk has this socket. The server may be gone, or be about to be: its clients connect to the path again,
+    /// and another disk there would take their writes.
+    pub(super) fn check_socket(&self, path: &Path) -> Result<()> {
+        let has_it =
+            |it: &Listed| it.disk.socket.as_deref() == Some(path) && (it.is_served() || it.is_usable());
+        let Some(other) = self.list()?.into_iter().find(has_it) else { return Ok(()) };
+        let how = if other.is_served() { "is served already" } else { "is kept for clients that wait" };
+        let (path, disk) = (path.display(), &other.disk);
+        bail!(
+            "{path} {how}: it is the socket of {disk}; choose another --socket, or detach that disk first: nvmf detach {path}"
+        )
+    }
+
     fn path(&self, id: &str, extension: &str) -> PathBuf {
         self.folder.join(format!("{id}.{extension}"))
     }

@@ -349,3 +349,21 @@ fn entry_is_looked_at_again_under_its_lock() {
     now(&attaching);
     assert!(before.clear_away_useless() && !before.exists());
 }
+
+/// Its clients connect to the path again, whichever disk is there.
+#[test]
+fn socket_of_an_attached_disk_is_given_to_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let registry = registry(&folder);
+    let socket = folder.path().join("a.sock");
+    let claim = registry.claim().unwrap();
+    let usable = Attachment { disk: Some(nvmf_attached::Disk::default()), ..disk(&socket) };
+    claim.write(&usable).unwrap();
+    let refused = |part| registry.check_socket(&socket).is_err_and(|error| error.to_string().contains(part));
+    assert!(refused("is served already"));
+    drop(claim);
+    assert!(refused("is kept for clients that wait"));
+    registry.check_socket(&folder.path().join("b.sock")).unwrap();
+    assert!(registry.list().unwrap()[0].clear_away());
+    registry.check_socket(&socket).unwrap();
+}

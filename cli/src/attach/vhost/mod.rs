@@ -35,7 +35,6 @@ mod transfer;
 use super::changes::{Changes, changes};
 use super::control::{Control, End};
 use super::nbd::{DiskInfo, Listener};
-use super::registry::Registry;
 use super::remote::{END_TIME_MAX, Found, Origin, Remote, Wires, in_thread};
 use super::seccomp;
 use super::serve::{Place, Service};
@@ -99,10 +98,7 @@ fn run(origin: &Origin, wires: Wires<Up>) -> Result<()> {
     let (send, messages) = channel();
     let shared = Arc::new(Shared::new(DiskInfo::from(&found.namespace), send, Arc::clone(&control)));
     let server = Server::new(remote, messages, control)?;
-    let (nqn, nsid) = (options.connection.nqn.as_str(), found.namespace.nsid.0);
-    let before = origin.before.as_ref().and_then(|before| before.socket.clone());
-    let path = before.or_else(|| options.socket.path.clone());
-    let path = path.unwrap_or_else(|| Registry::of_this_user().default_socket(nqn, nsid));
+    let path = origin.socket(found.namespace.nsid)?;
     // Its path goes when the disk has ended: QEMU tries to connect until another server is there.
     let listener = Arc::new(Listener::bind(&path, origin.access)?);
     let (its_listener, its_shared) = (Arc::downgrade(&listener), Arc::clone(&shared));

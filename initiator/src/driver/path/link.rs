@@ -144,7 +144,8 @@ impl<T: Transport> Path<T> {
     }
 
     fn on_connected(&mut self, now: Duration, qid: Qid, private_data: &[u8]) {
-        let Some(queue) = self.queue(qid) else { return };
+        // One that was given up while it was being connected goes with the others: nobody would close it.
+        let Some(queue) = self.queue(qid).filter(|queue| queue.link == LinkState::Connecting) else { return };
         queue.link = LinkState::Connected;
         let Some(association) = &mut self.association else { return };
         if let Some(entries) = association.on_queue_connected(now, qid, private_data) {

@@ -13,6 +13,7 @@ use nvme_proto::{Nsid, Status};
 use nvmf_block::{BlockError, BlockOp, BlockRange};
 use nvmf_host::admin::AdminCommand;
 use nvmf_host::{AdminData, AssociationConfig, Command, NamespaceIdentity, RecoveryPolicy};
+use nvmf_rdma::fault::FaultOptions;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -453,6 +454,26 @@ fn operations_wait_for_the_last_lost_path_as_long_as_for_the_only_one() {
         assert_eq!(rig.result(3), Some(Ok(())));
     } else {
         assert_eq!(rig.result(2), Some(Err(BlockError::Gone)));
+    }
+}
+
+/// Also where a queue turns out to be connected when it was given up with the others.
+#[test]
+fn shutdown_ends_both_paths_in_every_step_of_their_set_up() {
+    let late = FaultOptions { hold_event: 1_000_000, hold_polls_max: 64, ..FaultOptions::default() };
+    let steps = |count: usize| {
+        let mut rig = Rig::start_pair(config(), |_, _| {});
+        (0..2).for_each(|path| rig.driver.transport_mut(path).provider_mut().set_options(late));
+        (0..count).for_each(|_| rig.step());
+        rig
+    };
+    let all = (0..).find(|&count| steps(count).events.len() == 2).expect("both are ready");
+    for count in 0..all {
+        let mut rig = steps(count);
+        rig.driver.shutdown(rig.now);
+        rig.pass(5 * SECOND);
+        let is_closed = rig.events.iter().any(|event| matches!(event, DriverEvent::Closed));
+        assert!(is_closed, "after {count} of {all} steps: {:?}", rig.events);
     }
 }
 

@@ -103,6 +103,12 @@ impl Rig {
         panic!("something is to be done without end");
     }
 
+    /// Lets both do one turn.
+    pub(super) fn step(&mut self) {
+        self.turn_driver();
+        self.turn_targets();
+    }
+
     /// The same, but the driver sleeps whenever it can, and does something only when it is woken.
     pub(super) fn run_asleep(&mut self) {
         self.turn_driver();
