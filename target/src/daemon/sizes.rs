@@ -26,10 +26,9 @@ use nvmf_cluster::Handle;
 use nvmf_config::Backing;
 use std::collections::HashMap;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// Into so many parts the images of a cluster are divided: each is looked at by a thread of its own.
 const PARTS: u32 = 16;
@@ -59,9 +58,14 @@ pub(super) enum Looked {
 /// loop waiting.
 pub(super) struct Looking {
     told: Receiver<Found>,
-    since: Duration,
-    /// The connection of a gateway group that the disk is open on for I/O which is looked at just now; 0: none.
-    at: Arc<AtomicU64>,
+    at: Arc<Mutex<LookingAt>>,
+}
+
+/// The disk that is looked at just now.
+struct LookingAt {
+    since: Instant,
+    /// The connection of a gateway group that it is open on for I/O.
+    through: Option<Handle>,
 }
 
 /// A disk that waits to be looked at, and is nobody's to use or to close meanwhile.
@@ -69,25 +73,25 @@ struct ToLookAt {
     device: DeviceId,
     backing: Backing,
     disk: DiskToLookAt,
-    through: Handle,
+    through: Option<Handle>,
 }
 
 impl Looking {
     /// `None`: there is no thread for it.
-    fn begin<'a>(exports: impl IntoIterator<Item = &'a Export>, now: Duration, waker: Waker) -> Option<Self> {
+    fn begin<'a>(exports: impl IntoIterator<Item = &'a Export>, waker: Waker) -> Option<Self> {
         let (tell, told) = channel();
         let to_look_at = |export: &Export| ToLookAt {
             device: export.device,
             backing: export.namespace.backing.clone(),
             disk: export.disk.to_look_at(),
-            through: export.through().unwrap_or_default(),
+            through: export.through(),
         };
         let disks: Vec<ToLookAt> = exports.into_iter().map(to_look_at).collect();
-        let at = Arc::new(AtomicU64::default());
+        let at = Arc::new(Mutex::new(LookingAt { since: Instant::now(), through: None }));
         let looked_at = Arc::clone(&at);
         let look = move || {
             for ToLookAt { device, backing, disk, through } in disks {
-                looked_at.store(through.0, Relaxed);
+                *locked(&looked_at) = LookingAt { since: Instant::now(), through };
                 if let Some(disk) = disk.get() {
                     let place = presence(&backing, &disk);
                     let _ = tell.send(Found { device, place, resized: disk.resized() });
@@ -97,13 +101,19 @@ impl Looking {
             waker.wake();
         };
         std::thread::Builder::new().name("look-at-disks".into()).spawn(look).ok()?;
-        Some(Self { told, since: now, at })
+        Some(Self { told, at })
     }
 
-    /// The connection of a gateway group that this look has been at for so long, or less where it looks at several disks.
-    pub(super) fn hangs_at(&self, now: Duration, after: Duration) -> Option<Handle> {
-        (now >= self.since + after).then(|| Handle(self.at.load(Relaxed)))
+    /// The connection of a gateway group through which one disk has been looked at for so long.
+    pub(super) fn hangs_at(&self, after: Duration) -> Option<Handle> {
+        let at = locked(&self.at);
+        at.through.filter(|_| at.since.elapsed() >= after)
     }
+}
+
+/// What stands there is whole.
+fn locked(at: &Mutex<LookingAt>) -> MutexGuard<'_, LookingAt> {
+    at.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A disk whose size is being read because somebody asked for it.
@@ -117,7 +127,7 @@ pub(super) struct Sizing {
 impl Daemon {
     /// Looks at disks. `None`: there is no thread for it.
     pub(super) fn look<'a>(&self, exports: impl IntoIterator<Item = &'a Export>) -> Option<Looking> {
-        Looking::begin(exports, self.common.clock.now(), self.common.waker.clone())
+        Looking::begin(exports, self.common.waker.clone())
     }
 
     /// Begins to look at the disks of this machine, and with `images` at those of clusters, unless that is under way.
@@ -202,6 +212,8 @@ impl Daemon {
     fn on_found(&mut self, found: Found, again: bool) {
         let Found { device, place, resized } = found;
         let Some(export) = self.exports().iter().find(|export| export.device == device).cloned() else {
+            // It may be the last that has the image open, which is not closed on this thread.
+            super::cluster::close(resized.ok().flatten().into_iter().collect());
             return;
         };
         let before = export.disk.geometry();

@@ -306,7 +306,11 @@ impl Daemon {
                 let is_owned = it.state == "owned";
                 let owner = it.gateway.as_ref().filter(|_| is_owned);
                 asking.owner = owner.cloned();
+                let is_here = status.as_ref().is_some_and(|status| status.gateway == *to);
+                let serves = !is_here || it.here == "serving";
                 let refused = match (&it.wanted, owner) {
+                    // It came, whoever wants it elsewhere since: most likely its new owner, which cannot open an image of it.
+                    (Some(other), Some(owner)) if other != to && owner == to => return serves,
                     (Some(other), _) if other != to => {
                         format!(
                             "ANA group {group} is to move to {other} now: somebody asked for that after you"
@@ -317,10 +321,7 @@ impl Daemon {
                          moved it on. Ask again if it is to move"
                     ),
                     // Its new owner ends the move when it serves it.
-                    (wanted, Some(_)) => {
-                        let is_here = status.as_ref().is_some_and(|status| status.gateway == *to);
-                        return wanted.is_none() && (!is_here || it.here == "serving");
-                    }
+                    (wanted, Some(_)) => return wanted.is_none() && serves,
                     _ => return false,
                 };
                 asking.step = Step::Refused(refused);

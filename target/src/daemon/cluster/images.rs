@@ -171,7 +171,7 @@ impl Daemon {
         let slow = slow.filter(|export| export.shared.is_some());
         let slow = slow.map(|export| GroupId(export.namespace.ana_group));
         let now = self.common.clock.now();
-        let looks = self.looking.values().filter_map(|looking| looking.hangs_at(now, WARNS));
+        let looks = self.looking.values().filter_map(|looking| looking.hangs_at(WARNS));
         let held: BTreeSet<Handle> = self.namespaces.closes_slowly(now, WARNS).chain(looks).collect();
         let served = cluster.handles.iter().filter(|(_, images)| images.is_served());
         let is_held = |(handle, images): &(&Handle, &Images)| {

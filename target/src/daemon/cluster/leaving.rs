@@ -273,7 +273,7 @@ impl Daemon {
 }
 
 /// Closes disks, each in a thread of its own; whoever hears nothing any more knows that they are closed.
-pub(super) fn close(disks: Vec<Disk>) -> Vec<Receiver<()>> {
+pub(in crate::daemon) fn close(disks: Vec<Disk>) -> Vec<Receiver<()>> {
     let begin = |disk: Disk| {
         let (tell, over) = channel::<()>();
         let body = move || {

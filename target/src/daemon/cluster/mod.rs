@@ -70,6 +70,7 @@ pub(super) use images::item;
 pub(super) use joining::JoinError;
 pub(crate) use joining::gateway_name;
 pub(super) use keys::has_usual_form;
+pub(super) use leaving::close;
 pub(super) use showing::Taken;
 pub(super) use telling::Owner;
 
