@@ -80,14 +80,11 @@ pub(crate) async fn attach_all(begin: Begin) -> Result<Outcome> {
     let mut service = Service::new(begin.policy, false)?;
     let before = service.begin(begin.sources)?;
     service.outcome.already = before;
-    let mut signals = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
-    let [terminate, interrupt] = &mut signals;
     while !service.engine.is_settled() {
         tokio::select! {
             event = service.events.recv() => service.on_event(event.context("nothing is under way")?),
             // Servers that have not reported yet hear the signal, too.
-            _ = terminate.recv() => service.stop(),
-            _ = interrupt.recv() => service.stop(),
+            () = interrupt::asked() => service.stop(),
         }
         if service.is_stopped {
             break;
@@ -120,22 +117,20 @@ impl Outcome {
 
 /// Attaches what discovery controllers list, and detaches what they list no more, until it is stopped.
 pub(crate) async fn follow(read: impl Fn() -> Result<Begin>) -> Result<()> {
+    interrupt::watch()?;
     let Begin { sources, policy } = read()?;
     let (announced, mut announcements) = unbounded_channel::<Announced>();
     let mut browser = start_browser(&policy, &announced)?;
     let mut service = Service::new(policy, true)?;
-    let mut signals = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
     let mut reload = signal(SignalKind::hangup())?;
     service.begin(sources)?;
     notify(&[NotifyState::Ready]);
-    let [terminate, interrupt] = &mut signals;
     loop {
         service.tell_status();
         let wait =
             service.engine.poll_timeout().map_or(LOOK, |at| at.saturating_sub(service.start.elapsed()));
         tokio::select! {
-            _ = terminate.recv() => break,
-            _ = interrupt.recv() => break,
+            () = interrupt::asked() => break,
             _ = reload.recv() => match read() {
                 Ok(Begin { sources, policy }) => {
                     browser = match (browser, policy.mdns) {

@@ -80,15 +80,9 @@ impl Images {
         self.opens.is_some() || leaves || self.cut.is_some()
     }
 
-    /// Whether an image is being opened, and does not answer.
-    pub(super) fn hangs(&self, export: &Export, now: Duration) -> bool {
-        let of_export = |opening: &Opening| opening.is_of(export) && opening.hangs(now, HANGS_AFTER);
-        self.opening.iter().any(of_export)
-    }
-
-    /// Whether an image of this namespace has been opened for so long.
-    fn hangs_for(&self, key: &Key, now: Duration, after: Duration) -> bool {
-        self.opening.iter().any(|opening| opening.key() == *key && opening.hangs(now, after))
+    /// Whether an image is being opened, and has not answered for so long.
+    pub(super) fn hangs(&self, export: &Export, now: Duration, after: Duration) -> bool {
+        self.opening.iter().any(|opening| opening.is_of(export) && opening.hangs(now, after))
     }
 
     /// Whether all that are being opened do not answer.
@@ -143,7 +137,7 @@ impl Daemon {
             let trouble = |key: &Key| match (images.failed.get(key), seen.get(key)) {
                 (Some(failed), _) => Some(failed.why.clone()),
                 (None, Some(export)) if export.disk.is_removed() => Some(removed()),
-                (None, Some(_)) if images.hangs_for(key, now, WARNS) => Some(unanswered()),
+                (None, Some(export)) if images.hangs(export, now, WARNS) => Some(unanswered()),
                 (None, Some(_)) => None,
                 (None, None) => self.never_seen(key).or_else(|| unseen.contains(key).then(unanswered)),
             };

@@ -2,7 +2,7 @@
 
 use super::super::Daemon;
 use super::images::{Images, is_looked_at, key_of};
-use super::opening::Fault;
+use super::opening::{Fault, HANGS_AFTER};
 use crate::exports::{Export, ExportFault};
 use nvmf_cluster::GroupId;
 use nvmf_subsystem::reservation::Reservation;
@@ -52,7 +52,7 @@ impl Daemon {
         let now = self.common.clock.now();
         let mut handles = self.cluster.iter().flat_map(|cluster| cluster.handles.values());
         self.is_closed_here(export)
-            && handles.any(|images| images.leaving.is_none() && images.hangs(export, now))
+            && handles.any(|images| images.leaving.is_none() && images.hangs(export, now, HANGS_AFTER))
     }
 
     pub(super) fn image_trouble(&self, export: &Export) -> Option<&Fault> {
