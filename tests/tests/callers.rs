@@ -74,22 +74,24 @@ fn driving_caller_serves_runtime_tasks() {
 
 #[test]
 fn dropped_write_in_flight_takes_effect() {
+    /// One command; long enough that a read behind it is done first.
+    const LEN: usize = 256 << 10;
     let (site, target) = site("dropped");
     let (connection, disk) = connect(site.options(1).expect("options"));
     for round in 1..=50_u8 {
         block_on(async {
-            let mut buffer = disk.buffer(BLOCK).expect("a buffer");
-            buffer.copy_from(&[round; BLOCK]);
-            // The caller has driven the connection, and drops the write while it is in flight.
-            disk.read_to(BLOCK as u64, &mut [0; BLOCK]).await.expect("a read");
-            let write = pin!(disk.write(0, buffer));
-            let _ = write.poll(&mut Context::from_waker(Waker::noop()));
+            let mut buffer = disk.buffer(LEN).expect("a buffer");
+            buffer.copy_from(&vec![round; LEN]);
+            let mut write = pin!(disk.write(0, buffer));
+            let _ = write.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            // It goes out behind the write, which is sent therefore: what was not yet sent of a dropped future never is.
+            disk.read_to(LEN as u64, &mut [0; BLOCK]).await.expect("a read");
         });
         // Checked by a caller that does not drive the connection.
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let deadline = Instant::now() + TIMEOUT;
-        let mut back = [0; BLOCK];
-        while back != [round; BLOCK] {
+        let mut back = vec![0; LEN];
+        while back != vec![round; LEN] {
             assert!(Instant::now() < deadline, "round {round}: the write did not take effect");
             runtime.block_on(disk.read_to(0, &mut back)).expect("a read");
         }
