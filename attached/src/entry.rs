@@ -66,6 +66,13 @@ pub struct Attachment {
     pub host_id: String,
     /// Which path a command goes to, where several lead there: `queue-depth`, `round-robin`, `latency`.
     pub iopolicy: String,
+    /// Options of the call for its connections, as `nvmf attach` takes them: whoever takes it over has those, too, that its own call does
+    /// not give. None of them is a key or a path.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub options: Vec<String>,
+    /// How the two sides prove who they are, where the host has a secret.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub authentication: Option<String>,
     /// The paths to it: that of `address` first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<AttachedPath>,

@@ -449,6 +449,55 @@ fn unit_of_another_host_by_now_is_told_the_host_of_its_disk() {
     target.stop().expect("a clean stop");
 }
 
+/// But for what the call that takes it over says.
+#[test]
+fn disk_that_is_taken_over_has_the_options_that_it_was_attached_with() {
+    let (site, _) = site("options");
+    let mut target = site.serve().expect("a target");
+    let attach = |more: &[&str]| {
+        let words = [&["-t", "tcp", "-n", &site.nqn, "--as", "socket"], more].concat();
+        succeeds(&mut site.call("attach", &words).expect("nvmf")).expect("attached");
+    };
+    let iopolicy = || {
+        let info = site.local(&["info", &site.nqn, "-o", "json"]).expect("nvmf").output().expect("nvmf runs");
+        let info: serde_json::Value = serde_json::from_slice(&info.stdout).expect("JSON");
+        info["disks"][0]["iopolicy"].as_str().map(str::to_owned)
+    };
+    attach(&["--iopolicy", "latency", "-G", "-l", "-1"]);
+    for (more, wanted) in [(&[][..], "latency"), (&["--iopolicy", "round-robin"], "round-robin")] {
+        kill_with_guard(pid(&listed(&site)[0]));
+        let said = String::from_utf8(
+            site.local(&["info", &site.nqn]).expect("nvmf").output().expect("nvmf runs").stdout,
+        );
+        let words = ["--iopolicy=latency", "--data-digest", "--ctrl-loss-tmo=-1"];
+        assert!(words.iter().all(|word| said.as_ref().is_ok_and(|said| said.contains(word))), "{said:?}");
+        attach(more);
+        until_live_over(&site, 1);
+        assert_eq!(iopolicy().as_deref(), Some(wanted));
+    }
+    target.kill().expect("it ran");
+    until(&site, "reconnecting");
+    assert!(listed(&site)[0]["paths"][0]["gives_up"].is_null(), "{:?}", listed(&site));
+    let _ = process::run(&mut site.local(&["detach", "--all", "--force"]).expect("nvmf"));
+}
+
+#[test]
+fn disk_taken_over_in_the_foreground_is_not_said_to_lack_its_paths() {
+    let (site, port) = site("foreground");
+    let target = site.serve().expect("a target");
+    let attach = ["-t", "tcp", "-n", &site.nqn, "--as", "socket", "--path", &format!("127.0.0.2:{port}")];
+    succeeds(&mut site.call("attach", &attach).expect("nvmf")).expect("attached");
+    until_live_over(&site, 2);
+    kill_with_guard(pid(&listed(&site)[0]));
+    let mut call = site.call("attach", &[&attach[..], &["--foreground"]].concat()).expect("nvmf");
+    let server = call.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("nvmf");
+    until_live_over(&site, 2);
+    detach_all(&site);
+    let output = server.wait_with_output().expect("it ends");
+    assert!(output.status.success() && !says(&output, "is not there"), "{output:?}");
+    target.stop().expect("a clean stop");
+}
+
 #[test]
 fn path_that_a_disk_of_another_version_cannot_be_given_is_no_success() {
     let (site, port) = site("other-version");

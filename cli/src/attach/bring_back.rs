@@ -96,10 +96,11 @@ pub(crate) fn remedy(disk: &Attachment) -> String {
         (_, Supervisor::Systemd) => format!(
             "systemd starts its server (systemctl list-units 'nvmf-attach@*'), nvmf detach {place} clears it away"
         ),
-        _ => format!(
-            "{} takes it over, with the keys, digests and so on that it had besides, and nvmf detach {place} clears it away",
-            command(disk)
-        ),
+        _ => {
+            let has_keys = disk.tls || disk.authentication.is_some();
+            let keys = if has_keys { ", with the keys that it had besides," } else { "" };
+            format!("{} takes it over{keys} and nvmf detach {place} clears it away", command(disk))
+        }
     }
 }
 
@@ -132,6 +133,7 @@ fn command(disk: &Attachment) -> String {
     words.extend(disk.socket.as_ref().map(|socket| format!("--socket={}", socket.display())));
     words.extend(disk.queues.filter(|_| form == Form::Ublk).map(|queues| format!("--queues={queues}")));
     words.extend(disk.block_status.then(|| "--block-status".to_owned()));
+    words.extend(disk.options.iter().cloned());
     words.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ")
 }
 
@@ -156,6 +158,7 @@ mod tests {
             }],
             socket: Some("/run/my disks/a.sock".into()),
             block_status: true,
+            options: vec!["--ctrl-loss-tmo=-1".to_owned()],
             queues: Some(2),
             ..Attachment::default()
         };
@@ -171,8 +174,15 @@ mod tests {
         let host = ["-q", &disk.host_nqn, "-I", &disk.host_id];
         assert_eq!(words[wanted.len()..wanted.len() + 4], host);
         // Queues are a device's.
-        let rest = ["--concat", "--as=socket", "--socket=/run/my disks/a.sock", "--block-status"];
+        let rest = [
+            "--concat",
+            "--as=socket",
+            "--socket=/run/my disks/a.sock",
+            "--block-status",
+            "--ctrl-loss-tmo=-1",
+        ];
         assert_eq!(words[wanted.len() + 4..], rest);
+        assert!(remedy(&disk).contains("with the keys that it had"), "{}", remedy(&disk));
         assert!(remedy(&disk).contains("nvmf detach '/run/my disks/a.sock'"), "{}", remedy(&disk));
         let device = Attachment { device: Some("/dev/ublkb0".into()), socket: None, ..disk };
         let words = as_a_shell_has_it(&device);

@@ -3,19 +3,42 @@
 use super::form::Server;
 use super::nbd::Access;
 use super::{AttachOptions, host, process};
+use crate::print::chain;
 use anyhow::{Context, Result};
 use nvmf_attached::{Attachment, State, Supervisor, VERSION};
+use nvmf_initiator::AuthenticationOptions;
 use nvmf_initiator::auth::system_random;
 
-/// The options with what only the entry tells of a disk that is taken over.
-pub(super) fn as_before(options: &AttachOptions, before: Option<&Attachment>) -> AttachOptions {
+/// The options with what the entry tells of a disk that is taken over, and they do not.
+pub(super) fn as_before(
+    options: &AttachOptions,
+    before: Option<&Attachment>,
+    supervisor: Supervisor,
+) -> AttachOptions {
     let mut options = options.clone();
     if let Some(before) = before {
+        // A unit's file says all of it.
+        if supervisor != Supervisor::Systemd && !before.options.is_empty() {
+            options = (options.again)(&before.options).unwrap_or_else(|error| {
+                let had = before.options.join(" ");
+                tracing::warn!(
+                    "the disk goes on without {had}, which it was attached with: {}",
+                    chain(&error)
+                );
+                options
+            });
+        }
         options.socket.block_status |= before.block_status;
         // A device has those that it was made with.
         options.queues = before.queues;
     }
     options
+}
+
+fn authentication(options: &AuthenticationOptions) -> String {
+    let sides = if options.secrets.controller.is_some() { " of both sides" } else { "" };
+    let if_asked = if options.insist { "" } else { ", where the target asks for it" };
+    format!("DH-HMAC-CHAP{sides}{if_asked}")
 }
 
 /// The entry to begin with. `access`: who may use its socket, if it is to have one.
@@ -37,13 +60,16 @@ pub(super) fn begin(
         iopolicy: connection.path_policy.to_string(),
         queues: options.queues,
         block_status: options.socket.block_status,
+        options: options.lasting.clone(),
+        authentication: connection.authentication.as_ref().map(authentication),
         socket_mode: has_socket.then_some(access.mode),
         socket_group: access.group.filter(|_| has_socket),
         ..Attachment::default()
     };
     if let Some(before) = before {
         let Attachment { address, pid, pid_namespace, concat, iopolicy, .. } = asked;
-        let Attachment { queues, block_status, socket_mode, socket_group, .. } = asked;
+        let Attachment { queues, block_status, options, authentication, socket_mode, socket_group, .. } =
+            asked;
         // One that was asked to end while it was in use still is.
         let is_ending = before.state == State::Ending;
         let state = if is_ending { State::Ending } else { State::Reconnecting };
@@ -62,6 +88,8 @@ pub(super) fn begin(
             iopolicy,
             queues,
             block_status,
+            options,
+            authentication,
             socket_mode,
             socket_group,
             ..before.clone()

@@ -121,6 +121,10 @@ pub(crate) struct AttachOptions {
     pub(crate) by_discovery: bool,
     /// The threads that serve it may ask the kernel for no more than they need.
     pub(crate) seccomp: bool,
+    /// Options of this call, by their long names, that whoever takes the disk over has, too, unless its own call gives them.
+    pub(crate) lasting: Vec<String>,
+    /// Those of this call with such ones besides, of the disk that it takes over.
+    pub(crate) again: fn(&[String]) -> Result<Self>,
 }
 
 /// An NBD socket, and who may use it.
@@ -145,7 +149,7 @@ pub(crate) fn check_socket(path: &Path) -> Result<(), String> {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Stopped {
     /// As if nobody had asked.
-    #[error("stopped before the disk was attached: nothing is left of it")]
+    #[error("stopped before the disk was attached: nothing is left of this call")]
     Nothing,
     /// Something is left: what.
     #[error("stopped, but {0}")]

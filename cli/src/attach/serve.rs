@@ -107,13 +107,12 @@ pub(crate) fn serve_in_background(
         };
         begun.serve(&options, role, &mut |disk| {
             is_announced = true;
+            let disk = Box::new(disk.clone());
             if takes_over {
-                // None of its paths is connected yet, which is no news of theirs.
-                let disk = Box::new(Attachment { paths: Vec::new(), ..disk.clone() });
                 let _ = say(&Report::TakenOver(disk));
                 return Ok(());
             }
-            say(&Report::Attached(Box::new(disk.clone())))
+            say(&Report::Attached(disk))
         })
     });
     if let (Err(error), false) = (&outcome, is_announced) {
@@ -268,7 +267,8 @@ impl Begun {
             process::drop_capabilities();
         }
         let before = self.before.as_ref();
-        let (options, access) = (entry::as_before(options, before), Access::new(&options.socket, before)?);
+        let (options, access) =
+            (entry::as_before(options, before, role.supervisor), Access::new(&options.socket, before)?);
         let entry = entry::begin(&options, before, &server, access, role.supervisor)?;
         let (fence, mark) = (self.claim.fence()?, entry.mark);
         let further = options.further.clone();
@@ -475,7 +475,12 @@ impl Service<'_> {
         }
         self.claim.write(&self.entry)?;
         self.was_live = true;
-        (self.announce)(&self.entry)?;
+        if self.origin.before.is_some() {
+            // None of its paths is connected yet, which is no news of theirs.
+            (self.announce)(&Attachment { paths: Vec::new(), ..self.entry.clone() })?;
+        } else {
+            (self.announce)(&self.entry)?;
+        }
         self.stop.starter_heard().await?;
         notify(&[NotifyState::Ready]);
         Ok(())

@@ -3,7 +3,7 @@
 use super::persist::{self, Written};
 use super::target::NamespaceArguments;
 use super::upgrade::upgrade;
-use super::{Format, Output, Verbosity, given_options};
+use super::{Format, Output, Verbosity, again, given_options};
 use crate::attach::{self, AttachOptions, Ended, Form, Listed, QUEUES_MAX, Registry, Restart, SocketOptions};
 use crate::connect::Transport;
 use crate::discovery::{Added, Subsystem, add_missing_paths, config, options_of};
@@ -152,7 +152,7 @@ impl AddPath {
             for path in &self.paths {
                 match listed.add_path(path) {
                     Ok(()) => line(format_args!(
-                        "{path} is a path of {} (nvmf list-subsys shows its state)",
+                        "{path} is a path of {} from now on (nvmf list-subsys shows whether it is connected)",
                         listed.disk
                     ))?,
                     Err(error) => failed.push(format!("{path}: {}", chain(&error))),
@@ -259,6 +259,8 @@ impl DiskArguments {
             duplicate: self.duplicate_connect,
             by_discovery: self.by_discovery,
             seccomp: !self.no_seccomp,
+            lasting: Vec::new(),
+            again: again::options,
         })
     }
 
@@ -290,10 +292,11 @@ impl Attach {
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let format = self.output.format;
         // In the background, too: what is wrong with the arguments is said before a server is started.
-        let options = self.disk.options()?;
+        self.disk.options()?;
         if self.foreground {
             let restart = restart(0)?;
-            let ended = attach::serve(&options, restart, &mut |attachment| report(format, attachment))?;
+            let ended =
+                attach::serve(&again::options(&[])?, restart, &mut |attachment| report(format, attachment))?;
             return Ok(exit_code(ended));
         }
         let disk = match &self.persist {
@@ -449,7 +452,7 @@ impl Serve {
     }
 
     pub(crate) fn run(&self) -> Result<ExitCode> {
-        let (options, restart) = (self.disk.options(), restart(self.restarts)?);
+        let (options, restart) = (again::options(&[]), restart(self.restarts)?);
         let ended = match &self.resume {
             Some(id) => attach::resume(id, self.after, options, restart),
             None => attach::serve_in_background(options, self.take_over.as_deref(), restart),

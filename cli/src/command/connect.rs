@@ -10,7 +10,7 @@ use crate::print::chain;
 use crate::runtime::run;
 use anyhow::{Result, ensure};
 use clap::parser::ValueSource;
-use clap::{CommandFactory, FromArgMatches};
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use nvmf_attached::State;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -34,13 +34,19 @@ pub(crate) fn expand(mut arguments: Vec<OsString>) -> Result<Vec<OsString>> {
     let Some(("attach" | "connect" | "serve" | "serve-vhost", matches)) = matches.subcommand() else {
         return Ok(arguments);
     };
-    for option in DiskArguments::from_arg_matches(matches)?.configured()? {
-        let name = option.trim_start_matches('-').split('=').next().unwrap_or_default().replace('-', "_");
-        if matches.value_source(&name) != Some(ValueSource::CommandLine) {
-            arguments.push(option.into());
-        }
-    }
+    let configured = DiskArguments::from_arg_matches(matches)?.configured()?;
+    add_missing(&mut arguments, matches, configured);
     Ok(arguments)
+}
+
+/// Adds to a call those of these options, by their long names, that it does not give.
+pub(super) fn add_missing(arguments: &mut Vec<OsString>, matches: &ArgMatches, options: Vec<String>) {
+    let is_missing = |option: &String| {
+        let name = option.trim_start_matches('-').split('=').next().unwrap_or_default().replace('-', "_");
+        let is_known = matches.try_contains_id(&name).is_ok();
+        !is_known || matches.value_source(&name) != Some(ValueSource::CommandLine)
+    };
+    arguments.extend(options.into_iter().filter(is_missing).map(OsString::from));
 }
 
 impl Connect {

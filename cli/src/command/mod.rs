@@ -3,6 +3,7 @@
 //! Where nvme-cli has another meaning for a short name of the connection's options, that option has its long name only.
 //! `-t`, `-a`, `-n`, `-w` and `-S` are always the connection's, and `-s` is refused where it is not.
 
+mod again;
 mod attach;
 mod blocks;
 mod compare;

@@ -1,7 +1,7 @@
 //! `nvmf serve-vhost`: a namespace as the disk of a virtual machine.
 
-use super::Output;
 use super::attach::{DiskArguments, exit_code, report, restart};
+use super::{Output, again};
 use crate::attach::{self, Form};
 use crate::print::wrong_arguments;
 use anyhow::Result;
@@ -24,17 +24,15 @@ impl ServeVhost {
     /// Serves from this process until it is stopped.
     pub(crate) fn run(&self) -> Result<ExitCode> {
         let format = self.output.format;
-        let disk = match self.disk.form {
-            Form::Auto | Form::Vhost => self.disk.clone().in_form(Form::Vhost),
-            _ => {
-                return wrong_arguments(
-                    "serve-vhost makes no other form of a disk: leave out --as, or use `nvmf attach`",
-                );
-            }
-        };
+        if !matches!(self.disk.form, Form::Auto | Form::Vhost) {
+            return wrong_arguments(
+                "serve-vhost makes no other form of a disk: leave out --as, or use `nvmf attach`",
+            );
+        }
         let mut restart = restart(0)?;
         restart.arguments.push("--as=vhost".into());
-        let ended = attach::serve(&disk.options()?, restart, &mut |attachment| report(format, attachment))?;
+        let ended =
+            attach::serve(&again::options(&[])?, restart, &mut |attachment| report(format, attachment))?;
         Ok(exit_code(ended))
     }
 }

@@ -315,7 +315,7 @@ fn meaning(parameter: Option<InvalidParameter>) -> &'static str {
 /// What to do about a status of Connect that says enough by itself.
 fn advice(status: Status) -> &'static str {
     if status.is(Status::CONNECT_INVALID_HOST) {
-        "; the subsystem does not allow this host: add its NQN (nvmf show-hostnqn) to allowed_hosts on the target; if it is there, the target may want TLS (--concat, --tls)"
+        "; the subsystem does not let this host in there: where the target lists hosts, add this NQN (nvmf show-hostnqn) to allowed_hosts; where it lets any host in, or has this one, that port wants TLS (--tls, or --concat with --dhchap-secret)"
     } else if status.is(Status::CONNECT_CONTROLLER_BUSY) {
         "; the target has no controller left, or is not done with this host's last connection: try later, or close other connections"
     } else {

@@ -20,7 +20,7 @@ const PATH_LEN_MAX: usize = 107;
 #[derive(Debug, Error)]
 pub(crate) enum ListenError {
     /// Another server answers there.
-    #[error("{} is served already: another nvmf has it (nvmf list); choose another --socket, or nvmf detach --socket {}", path.display(), path.display())]
+    #[error("{} is served already: another process listens there; choose another --socket, or, if nvmf list shows a disk there, nvmf detach --socket {}", path.display(), path.display())]
     InUse {
         /// The socket.
         path: PathBuf,
@@ -40,7 +40,7 @@ pub(crate) enum ListenError {
         source: io::Error,
     },
     /// There is no such group.
-    #[error("--socket-group {name}: there is no such group")]
+    #[error("there is no group {name}, which the socket is to have")]
     NoGroup {
         /// Its name.
         name: String,
