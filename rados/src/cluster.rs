@@ -148,7 +148,7 @@ impl Cluster {
     pub fn blocklist_add(&self, address: &str, duration: Duration) -> Result<(), Error> {
         let seconds = u32::try_from(duration.as_secs()).unwrap_or(u32::MAX);
         let added = self.connection.blocklist_add(address, seconds);
-        added.map_err(|errno| Error::new(format!("cannot put {address} on the cluster's blocklist"), errno))
+        added.map_err(|errno| self.refused(format!("cannot put {address} on the cluster's blocklist"), errno))
     }
 
     /// Who is fenced, and until when, as the monitors print it: JSON. They keep the end that an address has already, also when it
@@ -164,7 +164,7 @@ impl Cluster {
             libc::EINVAL => list("osd blacklist ls"),
             _ => Err(errno),
         });
-        listed.map_err(|errno| Error::new("cannot read the cluster's blocklist", errno))
+        listed.map_err(|errno| self.refused("cannot read the cluster's blocklist", errno))
     }
 
     /// Whether this client may fence others: it fences, for a second, an address that is nobody's.
@@ -173,7 +173,12 @@ impl Cluster {
     /// [`Error`]; other errors than a refusal too.
     pub fn may_fence(&self) -> Result<(), Error> {
         let may = self.connection.blocklist_add(NOBODY, 1);
-        may.map_err(|errno| Error::new("this client may not fence others (osd blocklist)", errno))
+        may.map_err(|errno| self.refused("this client may not fence others (osd blocklist)", errno))
+    }
+
+    /// By the monitors.
+    fn refused(&self, what: impl Into<String>, errno: i32) -> Error {
+        Error::of_monitors(what, errno, &self.spec().user)
     }
 
     /// Waits until this connection has the newest map of OSDs. From then on an OSD that has a request of this connection

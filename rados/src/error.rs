@@ -65,6 +65,19 @@ impl Error {
         }
     }
 
+    /// Of what the monitors do, as that user.
+    pub(crate) fn of_monitors(what: impl Into<String>, errno: i32, user: &str) -> Self {
+        match errno {
+            libc::EPERM | libc::EACCES => {
+                let advice = format!(
+                    "the capabilities of client.{user} do not allow it; it needs mon 'profile rbd' (ceph auth get client.{user})"
+                );
+                Self::with(what, errno, advice)
+            }
+            _ => Self::new(what, errno),
+        }
+    }
+
     /// With what to do in this case.
     pub(crate) fn with(what: impl Into<String>, errno: i32, advice: impl Into<String>) -> Self {
         Self::Failed { what: what.into(), errno, advice: format!(": {}", advice.into()) }

@@ -105,7 +105,9 @@ pub enum ExportFault {
         nsid: u32,
     },
     /// The disk does not answer.
-    #[error("its disk has not been opened yet: the device or its file system does not answer")]
+    #[error(
+        "its disk has not been opened yet: the device, its file system, or the Ceph cluster of its image (mon_host in its conf) does not answer"
+    )]
     Slow,
     /// The operations on the disk that was there before are not over.
     #[error("operations on the disk that it replaces are still under way")]

@@ -883,6 +883,26 @@ fn path_that_cannot_be_made_is_no_path_and_the_next_server_knows_nothing_of_it()
     it.target.stop().expect("a clean stop");
 }
 
+/// As nvme-cli has it: the disk is its controller, and its namespace.
+#[test]
+fn attached_disk_is_what_a_controller_is_asked_by() {
+    let it = Rig::start("of-disk", 1);
+    let disk = it.attach(&[]);
+    let place = disk["socket"].as_str().expect("a socket");
+    let said = |words: &[&str]| succeeds(&mut it.site.local(words).expect("nvmf")).expect("answered");
+    let id: serde_json::Value = serde_json::from_str(&said(&["id-ns", place, "-o", "json"])).expect("JSON");
+    assert_eq!(id["nsze"].as_u64(), disk["size"].as_u64().map(|size| size / 4096), "{id}");
+    assert!(said(&["id-ctrl", place]).contains(&it.site.nqn));
+    assert!(said(&["smart-log", "-H", place]).contains("Available Spare[0]"));
+    said(&["read", place, "--start-block=0", "--block-count=0", "--data-size=4096", "--data=/dev/null"]);
+    let write = ["write", place, "--start-block=0", "--data-size=4096", "--data=/dev/zero"];
+    fails(&mut it.site.local(&write).expect("nvmf"), &["attached"]).expect("it may be in use");
+    let other = ["smart-log", "/dev/nobody"];
+    fails(&mut it.site.local(&other).expect("nvmf"), &["/dev/nobody is no attached disk"]).expect("refused");
+    it.detach_all();
+    it.target.stop().expect("a clean stop");
+}
+
 #[test]
 fn name_of_an_added_path_that_nobody_knows_is_not_waited_for() {
     let it = Rig::start("no-name", 1);

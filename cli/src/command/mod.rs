@@ -19,6 +19,7 @@ mod list;
 mod list_subsys;
 mod lists;
 mod nvm;
+mod of_disk;
 mod output;
 mod path;
 mod persist;
@@ -329,7 +330,7 @@ impl Command {
 
 /// The arguments of this call, with those of the files that it names.
 pub(crate) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
-    connect::expand(persist::expand(arguments)?)
+    connect::expand(persist::expand(of_disk::expand(arguments)?)?)
 }
 
 /// The options of this call for a connection, by their long names, but for those that say where the controller is.

@@ -7,6 +7,7 @@ use crate::print::chain;
 use anyhow::{Context, Result, ensure};
 use nvme_proto::Nqn;
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Options of a line in `discovery.conf` that say nothing here: discovery controllers are followed by `nvmf discoverd`.
@@ -24,15 +25,18 @@ pub(crate) struct Sources {
 }
 
 impl Sources {
-    /// Says beside secrets which file they are from.
-    pub(super) fn name_file(&mut self, file: &Path) {
+    /// Says beside secrets which file they are from. Whether there are any.
+    pub(super) fn name_file(&mut self, file: &Path) -> bool {
         let controllers = self.controllers.iter_mut().map(|controller| &mut controller.options);
         let subsystems = self.subsystems.iter_mut().map(|subsystem| &mut subsystem.options);
+        let mut has_secrets = false;
         for options in
             controllers.chain(subsystems).filter(|options| options.iter().any(|option| is_secret(option)))
         {
             options.push(format!("--config={}", file.display()));
+            has_secrets = true;
         }
+        has_secrets
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -79,7 +83,12 @@ impl Sources {
         match read(&json)? {
             Some(text) => {
                 let mut found = config_json(&text, given).with_context(|| json.display().to_string())?;
-                found.name_file(&std::path::absolute(&json)?);
+                if found.name_file(&std::path::absolute(&json)?) && others_may_read(&json)? {
+                    let json = json.display();
+                    tracing::warn!(
+                        "{json} has secrets, and others than its owner may read it: chmod 600 {json}"
+                    );
+                }
                 sources.controllers.extend(found.controllers);
                 (sources.subsystems, sources.hosts) = (found.subsystems, found.hosts);
             }
@@ -101,6 +110,11 @@ pub(crate) fn options_of(
     let sources = config_json(&text, &[]).with_context(|| file.display().to_string())?;
     let options = sources.of_host(host, nqn, place).unwrap_or_default();
     Ok(if of_path { options } else { of_all_paths(&options) })
+}
+
+fn others_may_read(file: &Path) -> Result<bool> {
+    let found = file.metadata().with_context(|| format!("cannot look at {}", file.display()))?;
+    Ok(found.mode() & 0o044 != 0)
 }
 
 fn read(path: &Path) -> Result<Option<String>> {

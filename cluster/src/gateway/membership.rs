@@ -11,7 +11,7 @@ use crate::encoding::Unreadable;
 use crate::group::Phase;
 use crate::lease::PeerLease;
 use crate::registry::{ControllerIds, LACKS_MAX, Record};
-use crate::{Action, BootId, GatewayName, Listens, Locker, Object, OpId, Reply, Snapshot, Via};
+use crate::{Action, GatewayName, Listens, Locker, Object, OpId, Reply, Snapshot, Via};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -73,7 +73,7 @@ pub(super) struct Own {
     /// The table of all ranges, as it is stored.
     pub(super) ids: Option<(ControllerIds, Vec<u8>)>,
     /// Who has had the lease, since when, while this gateway waits for it.
-    other: Option<(BootId, Duration)>,
+    pub(super) other: Option<(Locker, Duration)>,
     pub(super) trouble: Option<super::moves::Trouble>,
     /// How often its client was found blocklisted since it was a member, and when the next one is made.
     pub(super) reconnects: u32,
@@ -224,7 +224,7 @@ impl Gateway {
     /// Another process has the lease of this name. If it was a former run of this gateway, it goes by itself.
     fn on_name_in_use(&mut self, now: Duration, by: Locker) {
         let since = match &self.own.other {
-            Some((boot, since)) if *boot == by.cookie => *since,
+            Some((other, since)) if *other == by => *since,
             _ => now,
         };
         let reason = format!(
@@ -233,7 +233,7 @@ impl Gateway {
             by.cookie,
             by.address
         );
-        self.own.other = Some((by.cookie, since));
+        self.own.other = Some((by, since));
         let lasts = now.saturating_sub(since) > self.timing.lease + self.timing.settle;
         if self.membership.has_lease() || lasts {
             self.step_down(now, Membership::Refused(reason));
@@ -572,8 +572,8 @@ impl Gateway {
             _ => self.registry.hint(),
         }
         if *reply != Reply::Done {
-            self.own.failure = reply.clone().failure();
-            // What is stored is read before it is tried again.
+            // What is stored is read before it is tried again, at once where somebody else was first.
+            self.own.failure = if *reply == Reply::Conflict { None } else { reply.clone().failure() };
             self.own.stored = None;
             return;
         }

@@ -53,9 +53,17 @@ impl Gateway {
     pub fn state(&self) -> (&'static str, Option<String>) {
         let no_answer = "the storage cluster does not answer, or answers too late";
         let failure = self.own.failure.as_deref();
-        let reason = failure.or_else(|| self.lease.waits().then_some(no_answer));
-        let because =
-            |text: &str| Some(reason.map_or_else(|| text.to_string(), |reason| format!("{text}: {reason}")));
+        let held = self.own.other.as_ref().map(|(by, _)| {
+            format!(
+                "{} has it, a former run of this gateway, which ends, or another gateway of this name",
+                by.address
+            )
+        });
+        let waits = || self.lease.waits().then(|| no_answer.to_string());
+        let reason = failure.map(str::to_string).or(held).or_else(waits);
+        let because = |text: &str| {
+            Some(reason.as_ref().map_or_else(|| text.to_string(), |reason| format!("{text}: {reason}")))
+        };
         let lapse = || format!("its lease was not renewed in time: {}", failure.unwrap_or(no_answer));
         match &self.membership {
             Membership::Joining | Membership::Reconnecting if self.own.reconnects == 0 => {

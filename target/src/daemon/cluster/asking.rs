@@ -177,7 +177,13 @@ impl Daemon {
     /// The group as this gateway sees it.
     pub(in crate::daemon) fn group_status(&self) -> Result<Status, Fault> {
         let cluster = self.cluster.as_ref().ok_or_else(|| Fault::refused(NO_GROUP))?;
-        cluster.driver.status().ok_or_else(|| Fault::refused("the group's thread does not answer"))
+        let status = cluster.driver.status();
+        let mut status = status.ok_or_else(|| Fault::refused("the group's thread does not answer"))?;
+        // The engine knows of no connection; why there is none is not its to say.
+        if let Some(trouble) = cluster.driver.trouble() {
+            status.why = Some(status.why.map_or_else(|| trouble.clone(), |why| format!("{why}: {trouble}")));
+        }
+        Ok(status)
     }
 
     /// Looks whether the group has done what was asked.
