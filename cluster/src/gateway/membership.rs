@@ -224,7 +224,7 @@ impl Gateway {
     /// Another process has the lease of this name. If it was a former run of this gateway, it goes by itself.
     fn on_name_in_use(&mut self, now: Duration, by: Locker) {
         let since = match &self.own.other {
-            Some((other, since)) if *other == by => *since,
+            Some((other, since)) if other.cookie == by.cookie => *since,
             _ => now,
         };
         let reason = format!(
