@@ -6,6 +6,7 @@ use nvmf_initiator::auth::{Hash, Secret, system_random};
 use nvmf_initiator::{
     AuthenticationOptions, Connection, Options, Preference, TcpOptions, TransportOptions, block_on,
 };
+use nvmf_tests::attached::{kill_with_guard, listed, pid, state};
 use nvmf_tests::process::{self, Target};
 use nvmf_tests::site::{HOST_ID, Site, fails, json, random_file, refuses, succeeds};
 use std::os::unix::fs::PermissionsExt;
@@ -261,6 +262,30 @@ fn attached_disk_comes_back_with_the_secret_that_its_file_has_by_then() {
     assert!(!state().contains("\"lost\""), "{}", state());
     std::fs::copy(&new, &own).expect("a copy");
     process::until("the disk is back", || state().contains("\"live\"")).expect("connected again");
+    succeeds(&mut site.local(&["detach", "--all"]).expect("nvmf")).expect("detached");
+    target.stop().expect("a clean stop");
+}
+
+/// A target that cannot prove who it is would get the disk's data.
+#[test]
+fn disk_whose_target_proved_itself_is_taken_over_by_none_that_does_not_ask_for_it() {
+    let (site, target, key) = site("auth-take-over", TCP, "dhchap_groups = [\"null\"]");
+    target.stop().expect("a clean stop");
+    let controller = new_secret(&site, "controller", &[]);
+    configure(&site, TCP, "dhchap_groups = [\"null\"]", &host_section(&key, Some(&controller)));
+    let target = site.serve().expect("a target");
+    let one_side = ["-S", &key, "--as", "socket"];
+    let both_sides = [&one_side[..], &["--dhchap-ctrl-secret", &controller]].concat();
+    succeeds(&mut call(&site, TCP, "attach", &both_sides)).expect("attached");
+    kill_with_guard(pid(&listed(&site)[0]));
+    let less = process::run(&mut call(&site, TCP, "connect", &one_side)).expect("nvmf");
+    let said = String::from_utf8_lossy(&less.stderr);
+    let says = |part: &str| said.contains(part);
+    assert!(says("DH-HMAC-CHAP of both sides") && says("--dhchap-ctrl-secret"), "{less:?}");
+    assert_eq!(less.status.code(), Some(1), "{less:?}");
+    assert_eq!(state(&site), "killed");
+    succeeds(&mut call(&site, TCP, "attach", &both_sides)).expect("taken over");
+    process::until("it is back", || state(&site) == "live").expect("connected");
     succeeds(&mut site.local(&["detach", "--all"]).expect("nvmf")).expect("detached");
     target.stop().expect("a clean stop");
 }

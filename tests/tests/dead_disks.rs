@@ -449,6 +449,52 @@ fn unit_of_another_host_by_now_is_told_the_host_of_its_disk() {
     target.stop().expect("a clean stop");
 }
 
+/// Over RDMA there are no data digests.
+#[test]
+fn disk_that_is_taken_over_loses_only_those_options_that_it_cannot_have() {
+    let (site, _) = site("other-options");
+    let rdma = process::free_port().expect("a port");
+    configure(&site, &format!("[[listener]]\naddress = \"127.0.0.2:{rdma}\"\ntransport = \"rdma\"\n"));
+    let target = site.serve().expect("a target");
+    let words = ["-t", "tcp", "-n", &site.nqn, "--as", "socket", "-G", "-l", "-1"];
+    succeeds(&mut site.call("attach", &words).expect("nvmf")).expect("attached");
+    kill_with_guard(pid(&listed(&site)[0]));
+    let host = ["-q", &format!("nqn.2014-08.org.nvmexpress:uuid:{HOST_ID}"), "-I", HOST_ID];
+    let words = ["attach", "-t", "rdma", "-a", "127.0.0.2", "--trsvcid", &rdma.to_string(), "-n", &site.nqn];
+    let words = [&words[..], &["--as", "socket", "--provider", "iwarp"], &host].concat();
+    succeeds(&mut site.local(&words).expect("nvmf")).expect("taken over");
+    until(&site, "live");
+    kill_with_guard(pid(&listed(&site)[0]));
+    let said = site.local(&["info", &site.nqn]).expect("nvmf").output().expect("nvmf runs").stdout;
+    let said = String::from_utf8_lossy(&said);
+    assert!(said.contains("--ctrl-loss-tmo=-1") && !said.contains("--data-digest"), "{said}");
+    let _ = process::run(&mut site.local(&["detach", "--all"]).expect("nvmf"));
+    target.stop().expect("a clean stop");
+}
+
+/// A file system may be on it, and its server may have left writes that are still under way.
+#[test]
+fn dead_disk_is_not_written_to_beneath_its_users() {
+    let (site, _) = site("beneath");
+    let target = site.serve().expect("a target");
+    let attach = ["-t", "tcp", "-n", &site.nqn, "--as", "socket"];
+    succeeds(&mut site.call("attach", &attach).expect("nvmf")).expect("attached");
+    let disk = listed(&site).remove(0);
+    kill_with_guard(pid(&disk));
+    let place = socket(&disk).to_str().expect("a path");
+    let blocks = ["--start-block=0", "--block-count=0"];
+    let write = [&["write", place, "--data-size=4096", "--data=/dev/zero"][..], &blocks[..1]].concat();
+    let zeroes = [&["write-zeroes", place][..], &blocks[..]].concat();
+    let discard = ["dsm", place, "--ad", "--slbs=0", "--blocks=1"].to_vec();
+    for words in [write, zeroes, discard] {
+        fails(&mut site.local(&words).expect("nvmf"), &["by a server that is gone", "--force"])
+            .expect("refused");
+        succeeds(&mut site.local(&[&words[..], &["--force"]].concat()).expect("nvmf")).expect("done");
+    }
+    let _ = process::run(&mut site.local(&["detach", "--all"]).expect("nvmf"));
+    target.stop().expect("a clean stop");
+}
+
 /// But for what the call that takes it over says.
 #[test]
 fn disk_that_is_taken_over_has_the_options_that_it_was_attached_with() {

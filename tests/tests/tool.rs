@@ -1,5 +1,6 @@
 //! What the command `nvmf` tells of attached disks, and what it attaches by discovery.
 
+use nvmf_tests::attached::{kill_with_guard, pid};
 use nvmf_tests::nbd;
 use nvmf_tests::process::{self, Target};
 use nvmf_tests::site::{Site, fails, json, refuses, succeeds};
@@ -900,6 +901,46 @@ fn attached_disk_is_what_a_controller_is_asked_by() {
     let other = ["smart-log", "/dev/nobody"];
     fails(&mut it.site.local(&other).expect("nvmf"), &["/dev/nobody is no attached disk"]).expect("refused");
     it.detach_all();
+    it.target.stop().expect("a clean stop");
+}
+
+/// Its NSID is another disk's by now, whether somebody serves it or not.
+#[test]
+fn attached_disk_is_no_name_for_another_one() {
+    let mut it = Rig::start("of-other-disk", 2);
+    let disk = it.attach(&["--nsid", "1"]);
+    it.target.kill().expect("it ran");
+    let path = it.site.path("target.toml");
+    let text = std::fs::read_to_string(&path).expect("the configuration");
+    let swapped = text.replace("1.img", "x.img").replace("2.img", "1.img").replace("x.img", "2.img");
+    std::fs::write(&path, swapped).expect("a configuration");
+    it.target = it.site.serve().expect("a target");
+    process::until("it is another disk", || it.state() == "foreign").expect("a look");
+    let place = disk["socket"].as_str().expect("a socket");
+    let refused = || {
+        let calls = [
+            "write SOCKET --start-block=0 --data-size=4096 --data=/dev/urandom --force",
+            "write-zeroes SOCKET --start-block=0 --block-count=0 --force",
+            "resv-register SOCKET --nrkey=1",
+            "io-passthru SOCKET --opcode=8 --cdw12=0",
+            "id-ns SOCKET",
+        ];
+        for call in calls {
+            let call = call.replace("SOCKET", place);
+            let words: Vec<_> = call.split(' ').collect();
+            let output = &mut it.site.local(&words).expect("nvmf");
+            fails(output, &["does not show the disk", "another one", "nothing was sent"]).expect(&call);
+        }
+    };
+    refused();
+    kill_with_guard(pid(&it.disks()[0]));
+    refused();
+    let other = std::fs::read(it.site.path("2.img")).expect("the other disk");
+    assert!(other.iter().all(|byte| *byte == 0), "it was written to");
+    // A namespace that is named is meant.
+    let id = ["id-ns", place, "--nsid", "2"];
+    succeeds(&mut it.site.local(&id).expect("nvmf")).expect("answered");
+    let _ = process::run(&mut it.site.local(&["detach", "--all"]).expect("nvmf"));
     it.target.stop().expect("a clean stop");
 }
 

@@ -18,15 +18,8 @@ pub(super) fn as_before(
     let mut options = options.clone();
     if let Some(before) = before {
         // A unit's file says all of it.
-        if supervisor != Supervisor::Systemd && !before.options.is_empty() {
-            options = (options.again)(&before.options).unwrap_or_else(|error| {
-                let had = before.options.join(" ");
-                tracing::warn!(
-                    "the disk goes on without {had}, which it was attached with: {}",
-                    chain(&error)
-                );
-                options
-            });
+        if supervisor != Supervisor::Systemd {
+            options = with_each(options, &before.options);
         }
         options.socket.block_status |= before.block_status;
         // A device has those that it was made with.
@@ -35,8 +28,35 @@ pub(super) fn as_before(
     options
 }
 
+/// The options with those that the disk was attached with: all but the ones that these cannot have, of another transport, say.
+fn with_each(mut options: AttachOptions, before: &[String]) -> AttachOptions {
+    let mut added = Vec::new();
+    for option in before {
+        added.push(option.clone());
+        match (options.again)(&added) {
+            Ok(more) => options = more,
+            Err(error) => {
+                added.pop();
+                tracing::warn!(
+                    "the disk goes on without {option}, which it was attached with: {}",
+                    chain(&error)
+                );
+            }
+        }
+    }
+    options
+}
+
+/// Whether each side proves to these options what it did when the disk was attached.
+pub(super) fn proves_as_much(before: &Attachment, now: Option<&AuthenticationOptions>) -> bool {
+    let Some(had) = &before.authentication else { return true };
+    now.is_some_and(|now| now.secrets.controller.is_some() || !had.contains(BOTH_SIDES))
+}
+
+const BOTH_SIDES: &str = " of both sides";
+
 fn authentication(options: &AuthenticationOptions) -> String {
-    let sides = if options.secrets.controller.is_some() { " of both sides" } else { "" };
+    let sides = if options.secrets.controller.is_some() { BOTH_SIDES } else { "" };
     let if_asked = if options.insist { "" } else { ", where the target asks for it" };
     format!("DH-HMAC-CHAP{sides}{if_asked}")
 }

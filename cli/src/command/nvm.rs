@@ -4,10 +4,11 @@ use super::raw::{number, send_to};
 use super::refused::{AbsentOfBlocks, NoShortOptions, NoShortOptionsOfRanges};
 use super::target::NamespaceArguments;
 use super::waiting::Waiting;
+use crate::attach::Registry;
 use crate::connect::connect;
 use crate::print::{line, wrong_arguments};
 use crate::runtime::run;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use nvme_proto::Nqn;
 use nvme_proto::admin::identify::oncs;
 use nvme_proto::nvm::{DatasetManagement, DsmRange};
@@ -228,7 +229,18 @@ impl AttachedArguments {
             device.nsid(),
             nvmf_attached::holder(nqn, device.nsid())
         );
-        Ok(())
+        if self.force {
+            return Ok(());
+        }
+        let left = Registry::of_this_user().left(nqn, namespace)?;
+        left.map_or(Ok(()), |left| {
+            bail!(
+                "{nqn} namespace {} is attached on this machine ({}), by a server that is gone, and is taken over as it was: take it over \
+                 (nvmf info prints the call) and write to that, detach it first, or use --force",
+                device.nsid(),
+                left.disk.place().display()
+            )
+        })
     }
 }
 

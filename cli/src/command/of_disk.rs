@@ -1,9 +1,13 @@
 //! `nvmf smart-log /dev/ublkb0`, as nvme-cli has it: what asks a controller takes the place of an attached disk for its target.
 
+use super::Arguments;
 use super::attach::is_named;
-use crate::attach::Registry;
+use super::connect::add_missing;
+use crate::attach::{Listed, Registry};
+use crate::namespace::DiskName;
 use anyhow::{Context, Result, ensure};
-use nvmf_attached::{Attachment, State};
+use clap::{ArgMatches, CommandFactory};
+use nvmf_attached::{AttachedPath, Attachment, State};
 use std::ffi::{OsStr, OsString};
 
 /// Commands that ask a controller.
@@ -46,8 +50,10 @@ const FIRST: usize = 2;
 pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
     let Some(at) = place(&arguments) else { return Ok(arguments) };
     let name = &arguments[at];
-    let mut disks = Registry::of_this_user().list()?.into_iter().map(|listed| listed.disk);
-    let Some(disk) = disks.find(|disk| is_named(disk, name).unwrap_or_default()) else {
+    // What is left of a disk whose device is gone may name the device of another one.
+    let mut disks = Registry::of_this_user().list()?.into_iter().filter(Listed::is_there);
+    let named = disks.find(|listed| is_named(&listed.disk, name).unwrap_or_default());
+    let Some(disk) = named.map(|listed| listed.disk) else {
         // The last word may be that of an option.
         ensure!(
             at > FIRST,
@@ -61,11 +67,25 @@ pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
         ["--nsid", "--namespace-id"].iter().any(|name| text.starts_with(name))
     };
     let needs_namespace = is(&arguments[1], &OF_NAMESPACE) && !arguments.iter().any(is_given);
-    let words = words(&disk, needs_namespace)
-        .with_context(|| format!("{disk} has no path, and its controller cannot be asked"))?;
+    let nowhere = || format!("{disk} has no path, and its controller cannot be asked");
+    let path = path(&disk).with_context(nowhere)?;
+    let words = words(&disk, path, needs_namespace).with_context(nowhere)?;
     let mut expanded = arguments;
     expanded.splice(at..=at, words.into_iter().map(OsString::from));
+    // What is wrong with the call is said where it is parsed.
+    let parsed = Arguments::command().ignore_errors(true).try_get_matches_from(&expanded);
+    if let Ok(Some((_, matches))) = parsed.as_ref().map(ArgMatches::subcommand) {
+        add_missing(&mut expanded, matches, protection(&disk, &path.transport));
+    }
     Ok(expanded)
+}
+
+/// Options that keep what is sent from being seen or changed on its way: those of the disk that this transport has.
+fn protection(disk: &Attachment, transport: &str) -> Vec<String> {
+    let checksums = if transport == "tcp" { &["--hdr-digest", "--data-digest"][..] } else { &["--crc"] };
+    let checksums = disk.options.iter().filter(|option| checksums.contains(&option.as_str())).cloned();
+    let tls = disk.tls.then(|| if disk.concat { "--concat" } else { "--tls" }.to_owned());
+    checksums.chain(tls).collect()
 }
 
 /// Where a disk is named: first or last, as a path, where nothing else names a target.
@@ -86,10 +106,13 @@ fn is(command: &OsStr, names: &[&str]) -> bool {
     names.iter().any(|&name| command == name)
 }
 
-/// The options that name the disk's controller on a path that is there, if one is; and its namespace.
-fn words(disk: &Attachment, namespace: bool) -> Option<Vec<String>> {
-    let is_live = |path: &&nvmf_attached::AttachedPath| path.state == State::Live;
-    let path = disk.paths.iter().find(is_live).or(disk.paths.first())?;
+/// A path to it: one that is there, if one is.
+fn path(disk: &Attachment) -> Option<&AttachedPath> {
+    disk.paths.iter().find(|path| path.state == State::Live).or(disk.paths.first())
+}
+
+/// The options that name the disk's controller on this path; and its namespace.
+fn words(disk: &Attachment, path: &AttachedPath, namespace: bool) -> Option<Vec<String>> {
     let (address, port) = path.host_and_port();
     let mut words = vec![
         format!("--transport={}", path.transport),
@@ -101,16 +124,16 @@ fn words(disk: &Attachment, namespace: bool) -> Option<Vec<String>> {
     ];
     words.extend(path.source.iter().map(|source| format!("--host-traddr={source}")));
     words.extend(path.interface.iter().map(|name| format!("--host-iface={name}")));
-    words.extend((disk.tls && !disk.concat).then(|| "--tls".to_owned()));
-    words.extend(namespace.then(|| format!("--nsid={}", disk.nsid)));
+    if namespace {
+        words.push(format!("--nsid={}", disk.nsid));
+        words.extend(disk.disk.as_ref().map(|it| format!("--disk={}", DiskName::from(it))));
+    }
     Some(words)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::Arguments;
-    use clap::CommandFactory;
 
     #[test]
     fn disk_is_named_where_no_target_is() {
@@ -122,6 +145,18 @@ mod tests {
         assert_eq!(at("nvmf write --traddr=192.0.2.1 --data /dev/ublkb1"), None);
         assert_eq!(at("nvmf smart-log"), None);
         assert_eq!(at("nvmf info /dev/ublkb0"), None);
+    }
+
+    #[test]
+    fn what_is_sent_is_protected_as_the_disk_is() {
+        let options = ["--iopolicy=latency", "--data-digest", "--crc"].map(str::to_owned).to_vec();
+        let disk = Attachment { options, ..Attachment::default() };
+        assert_eq!(protection(&disk, "tcp"), ["--data-digest"]);
+        assert_eq!(protection(&disk, "rdma"), ["--crc"]);
+        let disk = Attachment { tls: true, ..Attachment::default() };
+        assert_eq!(protection(&disk, "tcp"), ["--tls"]);
+        assert_eq!(protection(&Attachment { concat: true, ..disk }, "tcp"), ["--concat"]);
+        assert!(protection(&Attachment::default(), "tcp").is_empty());
     }
 
     #[test]

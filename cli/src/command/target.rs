@@ -18,9 +18,9 @@ pub(crate) use paths::Further;
 use super::path::{PathArgument, path};
 use super::refused::Absent;
 use crate::connect::Transport;
-use crate::namespace::only;
+use crate::namespace::{DiskName, only};
 use crate::print::wrong_arguments;
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use nvme_proto::{HostId, Nqn, Nsid};
 use nvmf_host::Namespace;
 use nvmf_initiator::{HostIdentity, Options, PathPolicy, Preference, VerbsOptions};
@@ -196,6 +196,9 @@ pub(crate) struct NamespaceArguments {
     /// Namespace; need not be named where there is only one
     #[arg(long, visible_alias = "namespace-id")]
     pub(crate) nsid: Option<u32>,
+    /// The disk that this namespace has to be
+    #[arg(long, hide = true, requires = "nsid")]
+    disk: Option<DiskName>,
 }
 
 pub(super) fn port(text: &str) -> Result<u16, String> {
@@ -308,7 +311,22 @@ impl NamespaceArguments {
 
     /// The namespace that is meant, among those that there are. Where there are several it must be named.
     pub(crate) fn choose(&self, namespaces: &[Namespace]) -> Result<Nsid> {
-        only(&self.nqn, self.nsid.map(Nsid), namespaces)
+        let nsid = only(&self.nqn, self.nsid.map(Nsid), namespaces)?;
+        self.check_disk(namespaces)?;
+        Ok(nsid)
+    }
+
+    /// Fails where an attached disk was named, and its NSID is another one's by now.
+    pub(super) fn check_disk(&self, namespaces: &[Namespace]) -> Result<()> {
+        let (Some(disk), Some(nsid)) = (&self.disk, self.nsid) else { return Ok(()) };
+        let is_it = |there: &Namespace| there.nsid == Nsid(nsid) && DiskName::from(there) == *disk;
+        ensure!(
+            namespaces.iter().any(is_it),
+            "{} does not show the disk that was attached as namespace {nsid} now, or shows another one in its place: nothing was sent \
+             (nvmf list says how the disk is)",
+            self.nqn
+        );
+        Ok(())
     }
 }
 

@@ -92,6 +92,11 @@ impl Listed {
         self.written != State::Attaching && disk.disk.is_some() && is_there
     }
 
+    /// Whether somebody serves it, or may go on with it: else a device that it names may be another disk's by now.
+    pub(crate) fn is_there(&self) -> bool {
+        self.is_served() || self.is_usable()
+    }
+
     /// Where its server is asked.
     pub(in crate::attach) fn answers(&self) -> PathBuf {
         self.registry.path(&self.id, "ask")

@@ -24,7 +24,7 @@ pub(super) use listed::{Next, Outcome};
 
 use super::AttachOptions;
 use super::host::{OtherHost, other_host};
-use super::{lock, process};
+use super::{entry, lock, process};
 use anyhow::{Context, Result, bail, ensure};
 use nix::libc::O_NONBLOCK;
 use nvme_proto::Nqn;
@@ -247,7 +247,7 @@ impl Registry {
 
     /// What another server left of this disk, whose lock it has no more: it was killed, or is being killed, and a third
     /// may be about to take it over.
-    pub(super) fn left(&self, nqn: &Nqn, namespace: &Namespace) -> Result<Option<Listed>> {
+    pub(crate) fn left(&self, nqn: &Nqn, namespace: &Namespace) -> Result<Option<Listed>> {
         let is_it = |listed: &Listed| {
             let is_there = listed.disk.nqn == nqn.as_str() && listed.disk.nsid == namespace.nsid.0;
             if listed.disk.state == State::Unknown && !listed.is_served() && is_there {
@@ -351,6 +351,12 @@ fn check_meant(disk: &Attachment, options: &AttachOptions) -> Result<()> {
     ensure!(
         !disk.tls || connection.has_tls(),
         "it was attached with TLS, and is taken over in no other way: give the same --tls, and its key"
+    );
+    ensure!(
+        entry::proves_as_much(disk, connection.authentication.as_ref()),
+        "it was attached with {}, and is taken over in no other way: give the same --dhchap-secret, and --dhchap-ctrl-secret if the \
+         target had to prove who it is",
+        disk.authentication.as_deref().unwrap_or_default()
     );
     if let Some(OtherHost { how, options }) = other_host(disk, &connection.host) {
         bail!("it was attached as {how}: {options} takes it over");

@@ -141,6 +141,7 @@ impl Passthru {
         if queue == Queue::Admin {
             return send_over(connection, queue, what, |_| Ok(command)).await;
         }
+        target.check_disk(&connection.namespaces())?;
         if connection.namespaces().iter().any(|namespace| namespace.nsid == nsid) {
             let device = connection.open(nsid)?;
             return send_to(&device, &Waiting::new(target, connection, nsid), what, command).await;
