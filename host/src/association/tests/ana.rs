@@ -72,6 +72,33 @@ fn changes_without_end_leave_pauses_for_io() {
     }
 }
 
+/// I/O waits for each look at namespaces: many of them, one after the other, must not take minutes.
+#[test]
+fn changes_without_end_of_a_slow_controller_leave_pauses_for_io() {
+    let mut controller = controller(&[(1, AnaState::OPTIMIZED, &[1, 5])]);
+    let mut association = ready(&mut controller, config());
+    let (mut now, mut waited) = (SECOND, Duration::ZERO);
+    controller.silent = Some("changed list");
+    loop {
+        controller.announce(&mut association, now, AsyncEvent::ATTACHED_NAMESPACE_ATTRIBUTE_CHANGED.emit());
+        controller.serve(&mut association, now);
+        if !association.is_scanning() {
+            break;
+        }
+        (now, waited) = (now + SECOND, waited + SECOND);
+        let late = controller.unanswered.remove(0);
+        let outcome = Outcome { dw0: 0, dw1: 0, sqhd: 0, status: Status::SUCCESS };
+        association.on_completion(now, late, Reply { outcome, data: &[0; 4096] });
+        association.on_timeout(now);
+        controller.serve(&mut association, now);
+        assert!(waited < 10 * SECOND, "I/O waits still");
+    }
+    // And the announcement that found no time is looked into later.
+    let pause_ends = now + SECOND;
+    pass(&mut controller, &mut association, &mut now, pause_ends);
+    assert!(association.is_scanning());
+}
+
 #[test]
 fn long_page_is_read_in_pieces() {
     let many: Vec<u32> = (1..5000).collect();
