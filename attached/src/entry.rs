@@ -235,7 +235,11 @@ impl State {
 
 impl std::fmt::Display for Attachment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} namespace {} ({})", self.nqn, self.nsid, self.place().display())
+        match self.nqn.as_str() {
+            // Its entry cannot be read.
+            "" => f.write_str("a disk of which nothing is known"),
+            nqn => write!(f, "{nqn} namespace {} ({})", self.nsid, self.place().display()),
+        }
     }
 }
 
@@ -293,5 +297,13 @@ mod tests {
         assert_eq!(of("[2001:db8::1]:4421").host_and_port(), ("2001:db8::1", Some(4421)));
         assert_eq!(of("storage.example:4420").host_and_port(), ("storage.example", Some(4420)));
         assert_eq!(of("storage.example").host_and_port(), ("storage.example", None));
+    }
+
+    #[test]
+    fn disk_is_named_by_its_namespace_where_that_is_known() {
+        let known =
+            Attachment { nqn: "nqn.2026-11.com.example:a".to_owned(), nsid: 2, ..Attachment::default() };
+        assert_eq!(known.to_string(), "nqn.2026-11.com.example:a namespace 2 (-)");
+        assert_eq!(Attachment::default().to_string(), "a disk of which nothing is known");
     }
 }

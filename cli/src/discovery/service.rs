@@ -30,6 +30,9 @@ const RETRY_DELAY_MAX: Duration = Duration::from_secs(30);
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// Disks that are attached at once; the others wait.
 const AT_ONCE: usize = 16;
+/// Subsystems that are connected to at once, to ask which namespaces they have; the others wait. Each connection takes a thread and some
+/// descriptors until it is there or has failed, and how many there are to be others say.
+const ASKED_AT_ONCE: usize = 128;
 /// Things that are said to be left out: what they are called others say.
 const LEFT_OUT_MAX: usize = 256;
 /// No disk disappears from the list without somebody's doing: how often that is looked at where nothing else happens.
@@ -200,6 +203,8 @@ struct Service {
     places: Arc<Semaphore>,
     /// For as many as may be mended at once: one that is brought back is a process more, or waits for a target.
     menders: Arc<Semaphore>,
+    /// For as many subsystems as may be connected to at once.
+    askers: Arc<Semaphore>,
     is_stopped: bool,
     status: String,
     start: Instant,
@@ -224,6 +229,7 @@ impl Service {
             beyond: 0,
             places: Arc::new(Semaphore::new(AT_ONCE)),
             menders: Arc::new(Semaphore::new(AT_ONCE)),
+            askers: Arc::new(Semaphore::new(ASKED_AT_ONCE)),
             is_stopped: false,
             status: String::new(),
             start: Instant::now(),
@@ -396,7 +402,8 @@ impl Service {
                     let seen = subsystem.seen();
                     let (subsystem, left_out) = subsystem.with_keys();
                     left_out.iter().for_each(|path| self.leave_out(&format!("a path is left out: {path}")));
-                    let task = tokio::spawn(watch(subsystem, self.follows, self.tell.clone()));
+                    let (tell, askers) = (self.tell.clone(), Arc::clone(&self.askers));
+                    let task = tokio::spawn(watch(subsystem, self.follows, tell, askers));
                     if let Some(before) = self.watched.insert(seen, task) {
                         before.abort();
                     }
@@ -559,12 +566,13 @@ async fn follow_controller(controller: Controller, follows: bool, tell: Unbounde
 }
 
 /// Stays connected to a subsystem, and tells its namespaces: at once and whenever they change. Or tells them once.
-async fn watch(subsystem: Subsystem, follows: bool, tell: UnboundedSender<Event>) {
+async fn watch(subsystem: Subsystem, follows: bool, tell: UnboundedSender<Event>, askers: Arc<Semaphore>) {
     let (nqn, seen) = (subsystem.nqn.clone(), subsystem.seen());
     let mut delay = RETRY_DELAY;
     let mut before = String::new();
     loop {
         let connected = async {
+            let _asker = askers.acquire().await;
             let mut options = subsystem.connection()?;
             (options.io_queues, options.write_queues, options.queue_depth) = (1, 0, 2);
             if follows {
@@ -623,3 +631,7 @@ async fn watch(subsystem: Subsystem, follows: bool, tell: UnboundedSender<Event>
         delay = (delay * 2).min(RETRY_DELAY_MAX);
     }
 }
+
+#[cfg(test)]
+#[path = "service_tests.rs"]
+mod tests;

@@ -1,0 +1,42 @@
+use super::super::engine::SubsystemPath;
+use super::super::sources::tests::place;
+use super::*;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+
+/// More are listed than are connected to at once.
+const LISTED: usize = ASKED_AT_ONCE + 50;
+/// How long is waited for one that is not to come.
+const NOBODY: Duration = Duration::from_millis(500);
+
+/// As many connections.
+async fn accept(listener: &TcpListener, count: usize) -> Vec<TcpStream> {
+    let mut there = Vec::new();
+    while there.len() < count {
+        there.push(listener.accept().await.unwrap().0);
+    }
+    there
+}
+
+/// Whoever writes a discovery log decides neither how many threads nor how many descriptors this process has.
+#[tokio::test]
+async fn many_subsystems_that_do_not_answer_are_connected_to_a_few_at_a_time() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (mut service, host) =
+        (Service::new(Policy::default(), false).unwrap(), "nqn.2026-11.com.example:host");
+    let id = "00000000-0000-0000-0000-000000000001";
+    service.sources.subsystems = (0..LISTED)
+        .map(|number| Subsystem {
+            nqn: format!("nqn.2026-11.com.example:{number}"),
+            paths: vec![SubsystemPath::new(place("tcp", "127.0.0.1", port), &[])],
+            options: vec![format!("--hostnqn={host}"), format!("--hostid={id}")],
+        })
+        .collect();
+    service.configure();
+    let there = accept(&listener, ASKED_AT_ONCE).await;
+    assert!(timeout(NOBODY, listener.accept()).await.is_err(), "more are connected to at once");
+    // These end without an answer, and the others have their turn.
+    drop(there);
+    accept(&listener, LISTED - ASKED_AT_ONCE).await;
+}
