@@ -17,6 +17,8 @@ pub(super) const RECONNECT_TIME_MAX: Duration = Duration::from_secs(20);
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// How long a server may take to end what is under way, and another to take its place.
 const UPGRADE_TIME_MAX: Duration = Duration::from_secs(60);
+/// How long a server may take to say how a disk is that is connected again.
+const STATE_TIME_MAX: Duration = Duration::from_secs(2);
 const POLL: Duration = Duration::from_millis(20);
 
 /// Why a disk cannot be used, behind what is said of it.
@@ -115,7 +117,14 @@ impl Listed {
             let now = self.again().context("it was detached meanwhile")?;
             let again = now.statistics()?.reconnects.saturating_sub(before);
             if again >= connections {
-                return Ok(());
+                return match self.until(STATE_TIME_MAX, |disk| disk.state == State::Live) {
+                    Some(disk) if disk.state == State::Live => Ok(()),
+                    Some(_) if interrupt::was_asked() => interrupt::check(),
+                    Some(disk) => {
+                        bail!("it is connected again, and is {}{}", disk.state.as_str(), why(&disk))
+                    }
+                    None => bail!("it was detached meanwhile"),
+                };
             }
             ensure!(
                 Instant::now() < deadline,

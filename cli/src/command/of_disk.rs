@@ -106,9 +106,15 @@ fn is(command: &OsStr, names: &[&str]) -> bool {
     names.iter().any(|&name| command == name)
 }
 
-/// A path to it: one that is there, if one is.
+/// A path to it: the best one that is there, if one is.
 fn path(disk: &Attachment) -> Option<&AttachedPath> {
-    disk.paths.iter().find(|path| path.state == State::Live).or(disk.paths.first())
+    let rank = |path: &&AttachedPath| match (path.state, path.ana_state.as_deref()) {
+        (State::Live, None | Some("optimized")) => 0,
+        (State::Live, Some("non-optimized")) => 1,
+        (State::Live, _) => 2,
+        _ => 3,
+    };
+    disk.paths.iter().min_by_key(rank)
 }
 
 /// The options that name the disk's controller on this path; and its namespace.
@@ -157,6 +163,26 @@ mod tests {
         assert_eq!(protection(&disk, "tcp"), ["--tls"]);
         assert_eq!(protection(&Attachment { concat: true, ..disk }, "tcp"), ["--concat"]);
         assert!(protection(&Attachment::default(), "tcp").is_empty());
+    }
+
+    #[test]
+    fn controller_that_gives_access_is_asked() {
+        let there = |state, ana_state: Option<&str>| AttachedPath {
+            state,
+            ana_state: ana_state.map(str::to_owned),
+            ..AttachedPath::default()
+        };
+        let paths = [
+            there(State::Reconnecting, None),
+            there(State::Live, Some("inaccessible")),
+            there(State::Live, Some("non-optimized")),
+            there(State::Live, Some("optimized")),
+        ];
+        for count in 1..=paths.len() {
+            let disk = Attachment { paths: paths[..count].to_vec(), ..Attachment::default() };
+            assert_eq!(path(&disk), Some(&paths[count - 1]));
+        }
+        assert_eq!(path(&Attachment::default()), None);
     }
 
     #[test]
