@@ -106,8 +106,8 @@ impl Listed {
         Ok(paths)
     }
 
-    /// Has the disk's server end its connections and connect again, and waits until it has.
-    pub(crate) fn reset(&self) -> Result<()> {
+    /// Has the disk's server end its connections and connect again, and waits until it has: how the disk is by then, if it is not live.
+    pub(crate) fn reset(&self) -> Result<Option<String>> {
         let Statistics { reconnects: before, threads, .. } = self.statistics()?;
         // Each of its threads has them.
         let connections = self.connected_paths("no connection to end")? * threads.max(1);
@@ -117,14 +117,10 @@ impl Listed {
             let now = self.again().context("it was detached meanwhile")?;
             let again = now.statistics()?.reconnects.saturating_sub(before);
             if again >= connections {
-                return match self.until(STATE_TIME_MAX, |disk| disk.state == State::Live) {
-                    Some(disk) if disk.state == State::Live => Ok(()),
-                    Some(_) if interrupt::was_asked() => interrupt::check(),
-                    Some(disk) => {
-                        bail!("it is connected again, and is {}{}", disk.state.as_str(), why(&disk))
-                    }
-                    None => bail!("it was detached meanwhile"),
-                };
+                let disk = self.until(STATE_TIME_MAX, |disk| disk.state == State::Live);
+                let disk = disk.context("it was detached meanwhile")?;
+                let state = disk.state;
+                return Ok((state != State::Live).then(|| format!("it is {}{}", state.as_str(), why(&disk))));
             }
             ensure!(
                 Instant::now() < deadline,

@@ -506,8 +506,8 @@ impl Named {
     /// Has the servers of these disks end their connections and connect again.
     pub(crate) fn reset(&self) -> Result<()> {
         self.each(|listed| {
-            listed.reset()?;
-            line(format_args!("connected {}", listed.disk))
+            let but = listed.reset()?.map(|state| format!(": {state}")).unwrap_or_default();
+            line(format_args!("connected {}{but}", listed.disk))
         })
     }
 
