@@ -13,6 +13,8 @@
 //! | [`tcp_receiver`] | the byte stream of an NVMe/TCP connection at either side, in arbitrary pieces |
 //! | [`gateway`] | what a gateway of a group finds in the store, what the store replies and when |
 //! | [`authentication`] | messages of DH-HMAC-CHAP to both sides, in any order; the text of a secret |
+//! | [`conversation_tcp`] | a host's conversation with a worker over sockets: connections, PDUs, pieces, time |
+//! | [`conversation_rdma`] | the same over the loopback fabric: queue pairs, capsules, keys, time |
 //! | [`tls_key`] | the identity that a ClientHello names; the text of a key |
 //!
 //! Each target is a plain function. Under `cargo fuzz`, libFuzzer calls it (`fuzz_targets/`); on the stable toolchain,
@@ -25,6 +27,7 @@ mod capsule;
 mod config;
 mod connect_data;
 mod control;
+mod conversation;
 mod ddp_rdmap;
 mod disk;
 mod gateway;
@@ -40,6 +43,7 @@ pub use capsule::capsule;
 pub use config::config;
 pub use connect_data::connect_data;
 pub use control::control;
+pub use conversation::{conversation_rdma, conversation_tcp};
 pub use ddp_rdmap::ddp_rdmap;
 pub use gateway::gateway;
 pub use host_completion::host_completion;
@@ -52,7 +56,7 @@ pub use tls_key::tls_key;
 pub type Target = fn(&[u8]);
 
 /// All targets by name, which is also the name of the corpus folder.
-pub const TARGETS: [(&str, Target); 12] = [
+pub const TARGETS: [(&str, Target); 14] = [
     ("capsule", capsule),
     ("connect_data", connect_data),
     ("private_data", private_data),
@@ -65,4 +69,6 @@ pub const TARGETS: [(&str, Target); 12] = [
     ("authentication", authentication),
     ("tls_key", tls_key),
     ("gateway", gateway),
+    ("conversation_tcp", conversation_tcp),
+    ("conversation_rdma", conversation_rdma),
 ];
