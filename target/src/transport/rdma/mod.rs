@@ -128,7 +128,10 @@ impl<P: Provider> Rdma<P> {
     /// Receive slots that are posted, or hold a capsule.
     #[must_use]
     pub fn slots_out(&self) -> usize {
-        [&self.admin_receives, &self.io_receives].map(|slots| slots.capacity() - slots.available()).iter().sum()
+        [&self.admin_receives, &self.io_receives]
+            .map(|slots| slots.capacity() - slots.available())
+            .iter()
+            .sum()
     }
 
     fn receives(&mut self, admin: bool) -> &mut ReceiveSlots {
