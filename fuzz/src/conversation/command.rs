@@ -2,6 +2,7 @@
 
 use crate::disk::{self, BLOCK_SIZE};
 use crate::input::Input;
+use core::time::Duration;
 use nvme_proto::fabrics::connect::{Connect, ConnectAttributes, ConnectData};
 use nvme_proto::fabrics::property::{Configuration, Property, PropertyGet, PropertySet};
 use nvme_proto::opcode::{AdminOpcode, FabricsType, NvmOpcode};
@@ -38,6 +39,13 @@ pub(super) struct Made {
 pub(super) fn length(input: &mut Input<'_>) -> u32 {
     let choice = input.u8();
     if choice & 0x80 != 0 { input.u16().into() } else { LENGTHS[usize::from(choice & 15)] }
+}
+
+/// How much time passes: milliseconds or seconds.
+pub(super) fn time(input: &mut Input<'_>) -> Duration {
+    let [low, high] = input.array();
+    let unit = if high & 0x80 == 0 { Duration::from_millis(1) } else { Duration::from_secs(1) };
+    unit * u16::from_le_bytes([low, high & 0x3f]).into()
 }
 
 /// Any command.

@@ -77,11 +77,7 @@ impl Conversation {
             0 => return self.begin(slot),
             1 => return self.open(input, slot),
             2 => return self.settle(usize::from(input.u8()) + 1),
-            3 => {
-                let [low, high] = input.array();
-                let unit = if high & 0x80 == 0 { Duration::from_millis(1) } else { Duration::from_secs(1) };
-                return self.target.pass(unit * u16::from_le_bytes([low, high & 0x3f]).into());
-            }
+            3 => return self.target.pass(command::time(input)),
             4 => return self.neighbour.check(&mut self.target),
             5 => return self.target.change_namespace(input.u16().into()),
             6 => return drop(self.hosts[slot].take()),
@@ -130,7 +126,7 @@ impl Conversation {
 
     /// A queue pair that begins as it should: the Admin queue on the first, I/O queues on the others.
     fn begin(&mut self, slot: usize) {
-        let (qid, cntlid) = if slot == 0 { (0, Cntlid::DYNAMIC) } else { (slot as u16, self.cntlid) };
+        let (qid, cntlid) = (slot as u16, if slot == 0 { Cntlid::DYNAMIC } else { self.cntlid });
         let private_data = RdmaHost::request(qid, cntlid);
         let mut host = RdmaHost::open(&self.fabric, &self.target, 1, private_data, (4, 0));
         let connecting = command::connect(&disk::host_nqn(), &disk::subsystem_nqn(), qid, cntlid);

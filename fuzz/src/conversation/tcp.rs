@@ -7,7 +7,6 @@ use super::target::{Target, settings};
 use super::tcp_host::TcpHost;
 use crate::disk;
 use crate::input::Input;
-use core::time::Duration;
 use nvme_proto::Cntlid;
 use nvme_proto::tcp::{DataAlignment, Digests, IcReq};
 use nvmf_stream::StreamConfig;
@@ -72,11 +71,7 @@ impl Conversation {
             0 => return self.begin(input, slot),
             1 => return self.open(input, slot),
             2 => return self.settle(usize::from(input.u8()) + 1),
-            3 => {
-                let [low, high] = input.array();
-                let unit = if high & 0x80 == 0 { Duration::from_millis(1) } else { Duration::from_secs(1) };
-                return self.target.pass(unit * u16::from_le_bytes([low, high & 0x3f]).into());
-            }
+            3 => return self.target.pass(command::time(input)),
             4 => return self.neighbour.check(&mut self.target),
             5 => return self.target.change_namespace(input.u16().into()),
             6 => {
@@ -90,9 +85,8 @@ impl Conversation {
         match kind % 24 {
             7 => host.initialize(target, ic_req(input)),
             8 => {
-                let qid = if slot == 0 { 0 } else { slot as u16 };
                 let cntlid = if slot == 0 { Cntlid::DYNAMIC } else { cntlid };
-                let connecting = command::strange_connect(input, qid, cntlid);
+                let connecting = command::strange_connect(input, slot as u16, cntlid);
                 let made = command::Made { sqe: connecting.sqe, len: 1024 };
                 host.send_connect(target, input, made, connecting.data.as_bytes());
             }
@@ -136,7 +130,7 @@ impl Conversation {
     fn begin(&mut self, input: &mut Input<'_>, slot: usize) {
         let request = ic_req(input);
         let mut host = TcpHost::open(self.target.address, 1);
-        let (qid, cntlid) = if slot == 0 { (0, Cntlid::DYNAMIC) } else { (slot as u16, self.cntlid) };
+        let (qid, cntlid) = (slot as u16, if slot == 0 { Cntlid::DYNAMIC } else { self.cntlid });
         let connecting = command::connect(&disk::host_nqn(), &disk::subsystem_nqn(), qid, cntlid);
         let _ = host.begin(&mut self.target, request, &connecting);
         self.put(slot, host);
