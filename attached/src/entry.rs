@@ -73,6 +73,9 @@ pub struct Attachment {
     /// How the two sides prove who they are, where the host has a secret.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub authentication: Option<String>,
+    /// The target proves who it is, too: it is connected to no other.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub target_proves_itself: bool,
     /// The paths to it: that of `address` first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<AttachedPath>,
@@ -112,6 +115,9 @@ pub struct AttachedPath {
     /// The network interface that it is connected through, where one was chosen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
+    /// What protects the data on it, as `nvmf attach` takes it: `--tls`, `--hdr-digest`, `--data-digest`, `--crc`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub protection: Vec<String>,
     /// Its controller (CNTLID); `None` while it is away.
     pub cntlid: Option<u16>,
     /// Its state: live, reconnecting, foreign, lost.
@@ -139,8 +145,8 @@ impl AttachedPath {
     /// The same while nobody is connected: where it leads, and this state.
     #[must_use]
     pub fn unconnected(&self, state: State) -> Self {
-        let Self { address, transport, name, source, interface, .. } = self.clone();
-        Self { address, transport, name, source, interface, state, ..Self::default() }
+        let Self { address, transport, name, source, interface, protection, .. } = self.clone();
+        Self { address, transport, name, source, interface, protection, state, ..Self::default() }
     }
 }
 

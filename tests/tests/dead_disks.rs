@@ -528,6 +528,25 @@ fn disk_that_is_taken_over_has_the_options_that_it_was_attached_with() {
 }
 
 #[test]
+fn path_of_a_disk_that_is_taken_over_has_its_own_checksums() {
+    let (site, port) = site("checksums");
+    let target = site.serve().expect("a target");
+    let attach = ["-t", "tcp", "-n", &site.nqn, "--as", "socket"];
+    let path = format!("127.0.0.2:{port},data-digest");
+    let protected = || {
+        until_live_over(&site, 2);
+        listed(&site)[0]["paths"][1]["protection"].clone()
+    };
+    for words in [&[&attach[..], &["--path", &path]].concat()[..], &attach] {
+        succeeds(&mut site.call("attach", words).expect("nvmf")).expect("attached");
+        assert_eq!(protected(), serde_json::json!(["--data-digest"]));
+        kill_with_guard(pid(&listed(&site)[0]));
+    }
+    let _ = process::run(&mut site.local(&["detach", "--all"]).expect("nvmf"));
+    target.stop().expect("a clean stop");
+}
+
+#[test]
 fn disk_taken_over_in_the_foreground_is_not_said_to_lack_its_paths() {
     let (site, port) = site("foreground");
     let target = site.serve().expect("a target");

@@ -5,7 +5,7 @@ use super::counted::Statistics;
 use crate::command::Further;
 use crate::interrupt;
 use crate::print::chain;
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream as BlockingStream;
@@ -160,6 +160,8 @@ async fn add_path(control: Arc<Control>, further: Further, name: String) -> Resu
 pub(super) fn ask(path: &Path, question: &Question) -> Result<Option<Statistics>> {
     let stream = BlockingStream::connect(path).map_err(|error| match error.kind() {
         ErrorKind::NotFound => anyhow!(OtherVersion),
+        // As many as may wait for it do.
+        ErrorKind::WouldBlock => anyhow!("its server does not answer: is it stopped?"),
         _ => anyhow!(error).context("its server cannot be asked"),
     })?;
     stream.set_read_timeout(Some(POLL))?;
@@ -183,11 +185,11 @@ fn hear(stream: BlockingStream) -> Result<Vec<u8>> {
     let (mut line, deadline) = (Vec::new(), Instant::now() + PATIENCE);
     let mut answer = BufReader::new(stream).take(ANSWER_MAX);
     while let Err(error) = answer.read_until(b'\n', &mut line) {
-        let goes_on = matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted);
         interrupt::check()?;
-        if !goes_on || Instant::now() > deadline {
+        if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) {
             return Err(error).context("its server does not answer");
         }
+        ensure!(Instant::now() <= deadline, "its server does not answer within {PATIENCE:?}");
     }
     Ok(line)
 }

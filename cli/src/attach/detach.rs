@@ -68,7 +68,12 @@ impl Listed {
         let process = Process::open(pid);
         // The number was this server's if it holds its lock now, and the descriptor is its from here on.
         if self.is_served() {
-            let process = process?;
+            let process = match (process, self.again()) {
+                (Ok(process), _) => process,
+                // It has just ended, and another has its place.
+                (Err(_), Some(now)) if now.disk.pid != pid => return now.detach(force),
+                (Err(error), _) => return Err(error),
+            };
             if !force {
                 match &disk.device {
                     Some(device) => refuse_in_use(device, pid)?,

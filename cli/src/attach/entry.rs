@@ -49,14 +49,13 @@ fn with_each(mut options: AttachOptions, before: &[String]) -> AttachOptions {
 
 /// Whether each side proves to these options what it did when the disk was attached.
 pub(super) fn proves_as_much(before: &Attachment, now: Option<&AuthenticationOptions>) -> bool {
-    let Some(had) = &before.authentication else { return true };
-    now.is_some_and(|now| now.secrets.controller.is_some() || !had.contains(BOTH_SIDES))
+    let is_as_before =
+        |now: &AuthenticationOptions| now.secrets.controller.is_some() || !before.target_proves_itself;
+    before.authentication.is_none() || now.is_some_and(is_as_before)
 }
 
-const BOTH_SIDES: &str = " of both sides";
-
 fn authentication(options: &AuthenticationOptions) -> String {
-    let sides = if options.secrets.controller.is_some() { BOTH_SIDES } else { "" };
+    let sides = if options.secrets.controller.is_some() { " of both sides" } else { "" };
     let if_asked = if options.insist { "" } else { ", where the target asks for it" };
     format!("DH-HMAC-CHAP{sides}{if_asked}")
 }
@@ -82,14 +81,18 @@ pub(super) fn begin(
         block_status: options.socket.block_status,
         options: options.lasting.clone(),
         authentication: connection.authentication.as_ref().map(authentication),
+        target_proves_itself: connection
+            .authentication
+            .as_ref()
+            .is_some_and(|it| it.secrets.controller.is_some()),
         socket_mode: has_socket.then_some(access.mode),
         socket_group: access.group.filter(|_| has_socket),
         ..Attachment::default()
     };
     if let Some(before) = before {
         let Attachment { address, pid, pid_namespace, concat, iopolicy, .. } = asked;
-        let Attachment { queues, block_status, options, authentication, socket_mode, socket_group, .. } =
-            asked;
+        let Attachment { queues, block_status, options, socket_mode, socket_group, .. } = asked;
+        let Attachment { authentication, target_proves_itself, .. } = asked;
         // One that was asked to end while it was in use still is.
         let is_ending = before.state == State::Ending;
         let state = if is_ending { State::Ending } else { State::Reconnecting };
@@ -110,6 +113,7 @@ pub(super) fn begin(
             block_status,
             options,
             authentication,
+            target_proves_itself,
             socket_mode,
             socket_group,
             ..before.clone()

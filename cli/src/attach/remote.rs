@@ -23,6 +23,7 @@ use nvmf_host::{ControllerInfo, Namespace, NamespaceIdentity};
 use nvmf_initiator::transport::AnyTransport;
 use nvmf_initiator::{
     ConnectionState, NamespaceState, Options, PathOptions, PathStatus, RemoteBackend, SharedFences,
+    TransportOptions,
 };
 use nvmf_spin::Spin;
 use nvmf_tls::FileError;
@@ -626,6 +627,7 @@ impl Remote {
             name: path.name,
             source: path.source.map(|source| source.ip().to_string()),
             interface: wanted.interface().map(str::to_owned),
+            protection: self.protection(wanted).map(str::to_owned).collect(),
             cntlid: path.controller.map(|cntlid| cntlid.0),
             state: state_of(path.state),
             ana_state: path
@@ -638,6 +640,19 @@ impl Remote {
             gives_up: path.gives_up_at.and_then(at),
         };
         backend.paths().into_iter().zip(&self.wanted).map(attached).collect()
+    }
+
+    /// The options that protect what goes over a path.
+    fn protection(&self, path: &PathOptions) -> impl Iterator<Item = &'static str> + use<> {
+        let options = match &path.transport {
+            TransportOptions::Tcp(tcp) => [
+                ("--tls", tcp.tls.is_some()),
+                ("--hdr-digest", tcp.header_digest),
+                ("--data-digest", tcp.data_digest),
+            ],
+            _ => [("--crc", self.reached.crc), ("", false), ("", false)],
+        };
+        options.into_iter().filter_map(|(name, is_set)| is_set.then_some(name))
     }
 
     /// Flushes what was written, if that is possible until then, and ends the connection. Where nothing can be lost, nobody waits

@@ -75,17 +75,18 @@ pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
     // What is wrong with the call is said where it is parsed.
     let parsed = Arguments::command().ignore_errors(true).try_get_matches_from(&expanded);
     if let Ok(Some((_, matches))) = parsed.as_ref().map(ArgMatches::subcommand) {
-        add_missing(&mut expanded, matches, protection(&disk, &path.transport));
+        add_missing(&mut expanded, matches, protection(&disk, path));
     }
     Ok(expanded)
 }
 
-/// Options that keep what is sent from being seen or changed on its way: those of the disk that this transport has.
-fn protection(disk: &Attachment, transport: &str) -> Vec<String> {
-    let checksums = if transport == "tcp" { &["--hdr-digest", "--data-digest"][..] } else { &["--crc"] };
-    let checksums = disk.options.iter().filter(|option| checksums.contains(&option.as_str())).cloned();
-    let tls = disk.tls.then(|| if disk.concat { "--concat" } else { "--tls" }.to_owned());
-    checksums.chain(tls).collect()
+/// Options that keep what is sent from being seen or changed on its way: what this path of the disk has.
+fn protection(disk: &Attachment, path: &AttachedPath) -> Vec<String> {
+    let mut options = path.protection.clone();
+    if disk.concat {
+        options.push("--concat".to_owned());
+    }
+    options
 }
 
 /// Where a disk is named: first or last, as a path, where nothing else names a target.
@@ -154,15 +155,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_protected_as_the_disk_is() {
-        let options = ["--iopolicy=latency", "--data-digest", "--crc"].map(str::to_owned).to_vec();
-        let disk = Attachment { options, ..Attachment::default() };
-        assert_eq!(protection(&disk, "tcp"), ["--data-digest"]);
-        assert_eq!(protection(&disk, "rdma"), ["--crc"]);
-        let disk = Attachment { tls: true, ..Attachment::default() };
-        assert_eq!(protection(&disk, "tcp"), ["--tls"]);
-        assert_eq!(protection(&Attachment { concat: true, ..disk }, "tcp"), ["--concat"]);
-        assert!(protection(&Attachment::default(), "tcp").is_empty());
+    fn what_is_sent_is_protected_as_on_the_path_of_the_disk() {
+        let plain = AttachedPath::default();
+        let path = AttachedPath { protection: vec!["--data-digest".to_owned()], ..plain.clone() };
+        let disk = Attachment { concat: true, ..Attachment::default() };
+        assert_eq!(protection(&Attachment::default(), &path), ["--data-digest"]);
+        assert_eq!(protection(&disk, &path), ["--data-digest", "--concat"]);
+        assert!(protection(&Attachment::default(), &plain).is_empty());
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! attached here and has not been wanted for a while is detached, unless it is in use. A controller that is away changes nothing: what
 //! it said last counts until it says something else, and no time passes for what it said to be gone.
 
+mod wanted;
+
 use super::policy::Policy;
 use crate::command::PATH_OPTIONS;
 use core::fmt;
@@ -246,6 +248,15 @@ impl Managed {
     }
 }
 
+/// How much that is listed is beyond the limits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Beyond {
+    /// Discovery controllers that are not followed.
+    pub(crate) referrals: usize,
+    /// Subsystems that are not watched.
+    pub(crate) subsystems: usize,
+}
+
 /// Follows discovery.
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -258,8 +269,9 @@ pub(crate) struct Engine {
     controllers: BTreeMap<Controller, Followed>,
     watched: BTreeMap<Seen, Watched>,
     disks: BTreeMap<Disk, Managed>,
-    /// Referrals beyond what is followed.
-    beyond: usize,
+    /// Subsystems that are watched at most, of all that are listed.
+    subsystems_max: usize,
+    beyond: Beyond,
     actions: VecDeque<Action>,
 }
 
@@ -273,9 +285,15 @@ impl Engine {
             controllers: BTreeMap::new(),
             watched: BTreeMap::new(),
             disks: BTreeMap::new(),
-            beyond: 0,
+            subsystems_max: usize::MAX,
+            beyond: Beyond::default(),
             actions: VecDeque::new(),
         }
+    }
+
+    /// The same, with no more than so many subsystems that discovery controllers list, half of them of one controller.
+    pub(crate) fn with_subsystems_max(self, subsystems_max: usize) -> Self {
+        Self { subsystems_max, ..self }
     }
 
     /// What to do; ask after every call of another method, until `None`.
@@ -418,7 +436,7 @@ impl Engine {
     }
 
     /// How many referrals lead further than is followed.
-    pub(crate) fn beyond(&self) -> usize {
+    pub(crate) fn beyond(&self) -> Beyond {
         self.beyond
     }
 
@@ -463,7 +481,7 @@ impl Engine {
                 waiting.push_back(referred);
             }
         }
-        self.beyond = beyond.len();
+        self.beyond.referrals = beyond.len();
         let gone: Vec<_> = self.controllers.keys().filter(|it| !depths.contains_key(it)).cloned().collect();
         for controller in gone {
             self.controllers.remove(&controller);
@@ -480,66 +498,6 @@ impl Engine {
             }
         }
         self.watch(now);
-    }
-
-    /// Finds which subsystems are wanted, and the ways to each.
-    fn watch(&mut self, now: Duration) {
-        let fixed = self.fixed.iter().filter(|it| self.policy.allows(&it.nqn));
-        let mut wanted: BTreeMap<Seen, Subsystem> = BTreeMap::new();
-        for subsystem in fixed {
-            match wanted.get_mut(&subsystem.seen()) {
-                Some(before) => subsystem.paths.iter().for_each(|path| before.add(path.clone())),
-                None => drop(wanted.insert(subsystem.seen(), subsystem.clone())),
-            }
-        }
-        // What is configured with TLS is reached in no other way, whatever a log says that nobody has authenticated.
-        let insists = self.fixed.iter().filter(|it| it.has_tls()).map(|it| it.nqn.as_str());
-        let insists: BTreeSet<_> = insists.collect();
-        let mut controllers: Vec<_> = self.controllers.iter().collect();
-        // The nearest says with which options.
-        controllers.sort_by_key(|(_, followed)| followed.depth);
-        for (controller, followed) in controllers {
-            for entry in followed.log.iter().flatten() {
-                let Entry::Subsystem { nqn, place, tls } = entry else { continue };
-                if !self.policy.allows(nqn) || !self.policy.allows_transport(&place.transport) {
-                    continue;
-                }
-                let options = &controller.options;
-                let subsystem = wanted.entry((nqn.clone(), host(options))).or_insert_with(|| Subsystem {
-                    nqn: nqn.clone(),
-                    paths: Vec::new(),
-                    options: of_all_paths(options),
-                });
-                let mut path = SubsystemPath::new(place.clone(), options);
-                if (*tls || insists.contains(&**nqn))
-                    && !options.iter().any(|option| option == "--tls" || option == "--concat")
-                {
-                    path.options.push("--tls".to_owned());
-                }
-                subsystem.add(path);
-            }
-        }
-        let gone: Vec<_> = self.watched.keys().filter(|seen| !wanted.contains_key(*seen)).cloned().collect();
-        for seen in gone {
-            self.watched.remove(&seen);
-            self.actions.push_back(Action::Unwatch(seen));
-        }
-        for (seen, subsystem) in wanted {
-            match self.watched.get_mut(&seen) {
-                Some(watched) if watched.subsystem == subsystem => {}
-                // It has another way: whoever attaches from now on takes it. It is connected anew.
-                Some(watched) => {
-                    (watched.subsystem, watched.is_away) = (subsystem.clone(), true);
-                    self.actions.push_back(Action::Watch(subsystem));
-                }
-                None => {
-                    self.watched
-                        .insert(seen, Watched { subsystem: subsystem.clone(), nsids: None, is_away: false });
-                    self.actions.push_back(Action::Watch(subsystem));
-                }
-            }
-        }
-        self.advance(now);
     }
 
     /// Whether it is known what is gone: only when everybody has spoken.

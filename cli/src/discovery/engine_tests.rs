@@ -487,7 +487,7 @@ fn referrals_beyond_the_limits_are_counted() {
     engine.on_configured(NOW, [controller("0")], Vec::new());
     let many = (1..=300).map(|number| Entry::Referral(place(&number.to_string()))).collect();
     engine.on_log(NOW, &controller("0"), many);
-    assert_eq!((engine.counts().0, engine.beyond()), (256, 45));
+    assert_eq!((engine.counts().0, engine.beyond().referrals), (256, 45));
     // And those behind too many others.
     let mut engine = Engine::new(Policy::default());
     engine.on_configured(NOW, [controller("0")], Vec::new());
@@ -495,5 +495,54 @@ fn referrals_beyond_the_limits_are_counted() {
         let next = Entry::Referral(place(&(number + 1).to_string()));
         engine.on_log(NOW, &controller(&number.to_string()), vec![next]);
     }
-    assert_eq!((engine.counts().0, engine.beyond()), (9, 1));
+    assert_eq!((engine.counts().0, engine.beyond().referrals), (9, 1));
+}
+
+/// Whoever writes a log has neither as many connections made as it likes, nor takes those of others.
+#[test]
+fn subsystems_beyond_the_limit_are_left_out_and_take_no_place_from_others() {
+    let mut engine = attached().with_subsystems_max(6);
+    let watched = |engine: &mut Engine| -> Vec<String> {
+        let watched = actions(engine).into_iter().filter_map(|action| match action {
+            Action::Watch(subsystem) => Some(format!("+{}", subsystem.nqn)),
+            Action::Unwatch((nqn, _)) => Some(format!("-{nqn}")),
+            _ => None,
+        });
+        watched.collect()
+    };
+    let list = |names: &[&str]| names.iter().map(|nqn| subsystem(nqn, "t")).collect();
+    // Three are half of six: the one that is watched, and the first two of the others.
+    engine.on_log(NOW, &controller("d"), list(&["0", "1", "2", "3", "a"]));
+    assert_eq!(watched(&mut engine), ["+0", "+1"]);
+    assert_eq!(engine.beyond(), Beyond { referrals: 0, subsystems: 2 });
+    // The same again, in another order, changes nothing.
+    engine.on_log(NOW, &controller("d"), list(&["3", "2", "1", "0", "a"]));
+    assert_eq!((watched(&mut engine), engine.beyond().subsystems), (vec![], 2));
+    // Another controller has its own share, as far as there is room.
+    engine.on_configured(NOW, [controller("d"), controller("e")], Vec::new());
+    engine.on_log(NOW, &controller("e"), list(&["4", "5", "6", "7"]));
+    assert_eq!(
+        (watched(&mut engine), engine.beyond().subsystems),
+        (vec!["+4".into(), "+5".into(), "+6".into()], 3)
+    );
+    engine.on_configured(NOW, [controller("d"), controller("e"), controller("f")], Vec::new());
+    engine.on_log(NOW, &controller("f"), list(&["8"]));
+    assert_eq!((watched(&mut engine), engine.beyond().subsystems), (vec![], 4));
+    // What is not listed any more leaves its place.
+    engine.on_log(NOW, &controller("d"), list(&["a"]));
+    let expected = ["-0", "-1", "+8"].map(str::to_owned).to_vec();
+    assert_eq!((watched(&mut engine), engine.beyond().subsystems), (expected, 1));
+    assert!(!disks(&mut engine).iter().any(|it| it == "-a/1"));
+}
+
+/// Of a service that was started again: its disks are nobody's to take away.
+#[test]
+fn disk_that_is_attached_already_has_its_place_among_too_many() {
+    let mut engine = Engine::new(Policy::default()).with_subsystems_max(2);
+    engine.on_disks(NOW, [(disk("z", 1), true, false)]);
+    engine.on_configured(NOW, [controller("d")], Vec::new());
+    engine.on_log(NOW, &controller("d"), ["a", "b", "c", "z"].map(|nqn| subsystem(nqn, "t")).to_vec());
+    let is_watched = |action: &Action| matches!(action, Action::Watch(subsystem) if subsystem.nqn == "z");
+    assert!(actions(&mut engine).iter().any(is_watched));
+    assert_eq!(engine.beyond().subsystems, 3);
 }

@@ -7,6 +7,9 @@ use anyhow::{Result, bail};
 use nvmf_attached::{AttachedPath, Attachment, State};
 use nvmf_initiator::{HostIdentity, PathOptions, TransportOptions};
 
+/// Options of one path that say how its data are checked.
+const DIGESTS: [&str; 2] = ["--hdr-digest", "--data-digest"];
+
 /// What became of paths that a disk did not have.
 #[derive(Debug, Default)]
 pub(crate) struct Added {
@@ -92,7 +95,10 @@ pub(crate) fn kept_paths(disk: &Attachment, given: &[SubsystemPath]) -> Vec<Subs
         let place = Place { transport: attached.transport.clone(), address, port: port? };
         let source = attached.source.iter().map(|source| format!("--host-traddr={source}"));
         let interface = attached.interface.iter().map(|name| format!("--host-iface={name}"));
-        Some(SubsystemPath { place, options: source.chain(interface).collect() })
+        // TLS is of all paths, or of none; what all of them have needs not be said of one.
+        let is_own = |option: &&String| DIGESTS.contains(&option.as_str()) && !disk.options.contains(option);
+        let digests = attached.protection.iter().filter(is_own).cloned();
+        Some(SubsystemPath { place, options: source.chain(interface).chain(digests).collect() })
     };
     let is_missing = |path: &&AttachedPath| !is_added(path) && !given.iter().any(|given| given.is(path));
     disk.paths.iter().filter(is_missing).filter_map(kept).collect()
@@ -233,7 +239,11 @@ mod tests {
             ..AttachedPath::default()
         };
         let named = AttachedPath { name: Some("storage-b".to_owned()), ..at("192.0.2.5:4420") };
-        let source = AttachedPath { source: Some("192.0.2.9".to_owned()), ..at("[2001:db8::2]:4421") };
+        let source = AttachedPath {
+            source: Some("192.0.2.9".to_owned()),
+            protection: ["--tls", "--hdr-digest", "--data-digest"].map(str::to_owned).to_vec(),
+            ..at("[2001:db8::2]:4421")
+        };
         let mut disk = Attachment {
             nqn: "nqn.2026-11.com.example:a".to_owned(),
             nsid: 3,
@@ -244,11 +254,12 @@ mod tests {
                 // Of the port of the first path.
                 "192.0.2.1".to_owned(),
             ],
+            options: vec!["--hdr-digest".to_owned()],
             ..Attachment::default()
         };
         let given = [SubsystemPath { place: place("tcp", "192.0.2.1", 4420), options: Vec::new() }];
         let kept: Vec<_> = kept_paths(&disk, &given).iter().map(SubsystemPath::text).collect();
-        assert_eq!(kept, ["storage-b:4420/tcp", "[2001:db8::2]:4421/tcp,host-traddr=192.0.2.9"]);
+        assert_eq!(kept, ["storage-b:4420/tcp", "[2001:db8::2]:4421/tcp,host-traddr=192.0.2.9,data-digest"]);
         // From elsewhere: neither what is given nor what was added is that path.
         let sources = ["192.0.2.8", "192.0.2.9"]
             .map(|source| AttachedPath { source: Some(source.to_owned()), ..at("192.0.2.3:4420") });

@@ -1,6 +1,6 @@
 //! Doing what the engine wants: connections to discovery controllers and subsystems, disks attached and detached.
 
-use super::engine::{Action, Controller, Detached, Disk, Engine, Seen, Subsystem, host};
+use super::engine::{Action, Beyond, Controller, Detached, Disk, Engine, Seen, Subsystem, host};
 use super::entries::{Log, log as read};
 use super::further_paths::Added;
 use super::mdns::{Announced, Browser};
@@ -33,6 +33,8 @@ const AT_ONCE: usize = 16;
 /// Subsystems that are connected to at once, to ask which namespaces they have; the others wait. Each connection takes a thread and some
 /// descriptors until it is there or has failed, and how many there are to be others say.
 const ASKED_AT_ONCE: usize = 128;
+/// Subsystems that are stayed connected to, of those that are listed.
+const SUBSYSTEMS_MAX: usize = 1024;
 /// Things that are said to be left out: what they are called others say.
 const LEFT_OUT_MAX: usize = 256;
 /// No disk disappears from the list without somebody's doing: how often that is looked at where nothing else happens.
@@ -197,8 +199,8 @@ struct Service {
     outcome: Outcome,
     /// Disks that could not be given all their paths, and why.
     without_paths: BTreeMap<Disk, String>,
-    /// Referrals beyond what is followed, as was said last.
-    beyond: usize,
+    /// How much is beyond the limits, as was said last.
+    beyond: Beyond,
     /// For as many as may be attached at once: each is a process, and how many there are to be others say.
     places: Arc<Semaphore>,
     /// For as many as may be mended at once: one that is brought back is a process more, or waits for a target.
@@ -213,9 +215,11 @@ struct Service {
 impl Service {
     fn new(policy: Policy, follows: bool) -> Result<Self> {
         let (tell, events) = unbounded_channel();
+        let form = policy.form.clone();
+        let engine = Engine::new(policy);
         Ok(Self {
-            form: policy.form.clone(),
-            engine: Engine::new(policy),
+            form,
+            engine: if follows { engine.with_subsystems_max(SUBSYSTEMS_MAX) } else { engine },
             follows,
             sources: Sources::default(),
             announced: BTreeMap::new(),
@@ -226,7 +230,7 @@ impl Service {
             events,
             outcome: Outcome::default(),
             without_paths: BTreeMap::new(),
-            beyond: 0,
+            beyond: Beyond::default(),
             places: Arc::new(Semaphore::new(AT_ONCE)),
             menders: Arc::new(Semaphore::new(AT_ONCE)),
             askers: Arc::new(Semaphore::new(ASKED_AT_ONCE)),
@@ -284,13 +288,7 @@ impl Service {
             Event::Log(controller, Log { entries, left_out }) => {
                 left_out.iter().for_each(|what| self.leave_out(what));
                 self.engine.on_log(now, &controller, entries);
-                let beyond = self.engine.beyond();
-                if beyond > self.beyond {
-                    self.leave_out(&format!(
-                        "{beyond} referrals lead to more discovery controllers than are followed"
-                    ));
-                }
-                self.beyond = beyond;
+                self.say_what_is_beyond();
             }
             Event::Namespaces(seen, nsids) => self.engine.on_namespaces(now, &seen, nsids),
             Event::ControllerAway(controller) => self.engine.on_controller_away(now, &controller),
@@ -353,6 +351,21 @@ impl Service {
         } else {
             self.outcome.failures.push(reason);
         }
+    }
+
+    fn say_what_is_beyond(&mut self) {
+        let beyond @ Beyond { referrals, subsystems } = self.engine.beyond();
+        if referrals > self.beyond.referrals {
+            let what = format!("{referrals} referrals lead to more discovery controllers than are followed");
+            self.leave_out(&what);
+        }
+        if subsystems > self.beyond.subsystems {
+            self.leave_out(&format!(
+                "{subsystems} subsystems are listed beyond those that are looked after ({SUBSYSTEMS_MAX} at most, half of them by one \
+                 discovery controller): none of their namespaces is attached"
+            ));
+        }
+        self.beyond = beyond;
     }
 
     /// It is told once, however often the others are connected.

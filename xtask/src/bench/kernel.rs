@@ -19,13 +19,16 @@ struct Scenario {
 const OURS: &[&str] = &["kernel → ours", "kernel → ours,busy"];
 /// TLS whose records the kernel handles, on both sides.
 const TLS: &[&str] = &["ours → ours,TLS-kernel", "kernel → ours,TLS"];
+/// A disk through ublk beside the kernel's own, on our target.
+const UBLK: &[&str] = &["ublk → ours"];
 const VHOST: &[&str] = &["vhost → memory"];
 const FAILOVER: &[&str] = &["ublk → pair"];
-const SCENARIOS: [Scenario; 6] = [
+const SCENARIOS: [Scenario; 7] = [
     Scenario { name: "figures-rxe", goal: Goal { least: 1.0, aim: 1.3 }, pairs: OURS, rw: "randread" },
     Scenario { name: "figures-tcp", goal: Goal { least: 1.0, aim: 1.2 }, pairs: OURS, rw: "randread" },
     Scenario { name: "figures-tls", goal: Goal { least: 0.5, aim: 0.8 }, pairs: TLS, rw: "" },
-    Scenario { name: "figures-ublk", goal: Goal { least: 1.0, aim: 1.0 }, pairs: &[], rw: "" },
+    Scenario { name: "figures-ublk-rxe", goal: Goal { least: 1.0, aim: 1.0 }, pairs: &[], rw: "" },
+    Scenario { name: "figures-ublk-tcp", goal: Goal { least: 0.6, aim: 0.9 }, pairs: UBLK, rw: "randread" },
     Scenario { name: "figures-vhost", goal: Goal { least: 0.3, aim: 0.6 }, pairs: VHOST, rw: "randread" },
     Scenario {
         name: "figures-failover",
@@ -104,12 +107,15 @@ mod tests {
         let read = entries(line, &SCENARIOS[2]).unwrap();
         assert_eq!((read[0].peer, read[0].status()), (Some("ours → ours"), Some(GoalStatus::Met)));
         assert_eq!(read[1].status(), None, "only the kernel's TLS has a goal");
-        let line = "rxe, randread 4k 1: kernel → ours 200,100 IOPS (1.00); ublk → ours 100,60 IOPS (0.55)";
+        let line =
+            "rxe, randread 4k 1: kernel → ours 200,100,100 IOPS (1.00); ublk → ours 100,60,50 IOPS (0.50)";
         let read = entries(line, &SCENARIOS[3]).unwrap();
         assert_eq!(read[0].what, "kernel lab on rxe, randread 4k 1: ublk → ours");
         assert_eq!((read[0].peer, read[0].status()), (Some("kernel → ours"), None));
+        let read = entries(&line.replace("rxe", "tcp"), &SCENARIOS[4]).unwrap();
+        assert_eq!(read[0].status(), Some(GoalStatus::Unclear), "over NVMe/TCP it has a goal: 0.5 and 0.6");
         let line = "tcp, gap between completions, path cut: kernel → pair 60,80,80 ms (1.00); ublk → pair 30,60,60 ms (0.62)";
-        let read = entries(line, &SCENARIOS[5]).unwrap();
+        let read = entries(line, &SCENARIOS[6]).unwrap();
         assert_eq!(read[0].what, "kernel lab on tcp, gap between completions, path cut: ublk → pair");
         assert_eq!((read[0].unit, read[0].status()), (Unit::Pause, Some(GoalStatus::Met)), "less is better");
     }

@@ -77,7 +77,7 @@ pub(crate) struct Bench {
     /// Print the commands that are run
     #[arg(long, short)]
     verbose: bool,
-    /// Also run the kernel lab's scenarios figures-rxe, figures-tcp, figures-tls, figures-ublk, figures-vhost
+    /// Also run the kernel lab's scenarios figures-rxe, figures-tcp, figures-tls, figures-ublk-rxe, figures-ublk-tcp, figures-vhost
     /// and figures-failover
     #[arg(long)]
     lab: bool,

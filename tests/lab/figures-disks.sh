@@ -1,8 +1,6 @@
-# What: fio on rxe in one guest: a disk by `nvmf attach` through ublk beside the kernel's own, on each target
-# Seconds: 1500
-# Alone: yes
+# Figures of disks by `nvmf attach` beside the kernel's own, on each target. A scenario sets what figures.sh has, and calls `disks`.
+
 . "$LAB/figures.sh"
-over=rxe transport=rdma provider=verbs listener='provider = "verbs"'
 works='randread 4k 1
 randread 4k 32
 randwrite 4k 32'
@@ -35,11 +33,12 @@ round() {
     pairs kernel
 }
 
-rdma_device rxe
-modprobe -a nvme-rdma ublk_drv
-must "the kernel's target starts" kernel_target rdma
-must 'our target starts' our_memory_target
-rounds
-report kernel/ours ublk/ours
-report kernel/kernel ublk/kernel
-finish
+disks() {
+    modprobe -a "nvme-$transport" ublk_drv
+    must "the kernel's target starts" kernel_target $transport
+    must 'our target starts' our_memory_target
+    rounds
+    report kernel/ours ublk/ours
+    report kernel/kernel ublk/kernel
+    finish
+}
