@@ -15,6 +15,7 @@
 //! | [`authentication`] | messages of DH-HMAC-CHAP to both sides, in any order; the text of a secret |
 //! | [`conversation_tcp`] | a host's conversation with a worker over sockets: connections, PDUs, pieces, time |
 //! | [`conversation_rdma`] | the same over the loopback fabric: queue pairs, capsules, keys, time |
+//! | [`conversation_host`] | our host's conversation with a worker whose PDUs are changed, forged, held back and lost |
 //! | [`tls_key`] | the identity that a ClientHello names; the text of a key |
 //!
 //! Each target is a plain function. Under `cargo fuzz`, libFuzzer calls it (`fuzz_targets/`); on the stable toolchain,
@@ -43,7 +44,7 @@ pub use capsule::capsule;
 pub use config::config;
 pub use connect_data::connect_data;
 pub use control::control;
-pub use conversation::{conversation_rdma, conversation_tcp};
+pub use conversation::{conversation_host, conversation_rdma, conversation_tcp};
 pub use ddp_rdmap::ddp_rdmap;
 pub use gateway::gateway;
 pub use host_completion::host_completion;
@@ -56,7 +57,7 @@ pub use tls_key::tls_key;
 pub type Target = fn(&[u8]);
 
 /// All targets by name, which is also the name of the corpus folder.
-pub const TARGETS: [(&str, Target); 14] = [
+pub const TARGETS: [(&str, Target); 15] = [
     ("capsule", capsule),
     ("connect_data", connect_data),
     ("private_data", private_data),
@@ -71,4 +72,5 @@ pub const TARGETS: [(&str, Target); 14] = [
     ("gateway", gateway),
     ("conversation_tcp", conversation_tcp),
     ("conversation_rdma", conversation_rdma),
+    ("conversation_host", conversation_host),
 ];

@@ -80,4 +80,4 @@ macro_rules! replays {
     };
 }
 
-replays!(capsule connect_data private_data mpa ddp_rdmap config control host_completion tcp_receiver authentication tls_key gateway conversation_tcp conversation_rdma);
+replays!(capsule connect_data private_data mpa ddp_rdmap config control host_completion tcp_receiver authentication tls_key gateway conversation_tcp conversation_rdma conversation_host);

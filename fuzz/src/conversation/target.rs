@@ -131,7 +131,8 @@ impl<T: Transport> Target<T> {
         self.pass_all(time);
     }
 
-    fn pass_all(&mut self, time: Duration) {
+    /// Time passes.
+    pub(super) fn pass_all(&mut self, time: Duration) {
         let end = self.now + time;
         while self.now < end {
             self.now = (self.now + STEP).min(end);
