@@ -39,8 +39,6 @@ pub const RESCAN_DELAY: Duration = Duration::from_secs(1);
 /// Looks at what a controller announces that follow each other, before it has to wait for as long. A gateway that gives all of its ANA
 /// groups away announces each, twice or so: hosts must not wait for the pause then.
 pub const LOOKS_IN_A_ROW_MAX: u32 = 96;
-/// Time that such looks take, all together, after which it has to wait before that: of a controller that answers slowly.
-pub const LOOKS_TIME_MAX: Duration = Duration::from_secs(2);
 /// Bytes of the ANA log page that are read.
 pub const ANA_LOG_MAX: usize = 256 << 10;
 /// Time between two readings of the ANA log page that statuses of I/O commands cause.

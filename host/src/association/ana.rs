@@ -1,5 +1,6 @@
 //! Asymmetric Namespace Access: how each namespace can be reached through this controller.
 
+use super::pace::Pace;
 use super::{Action, Association, AssociationError, Reply, State, Step};
 use crate::{Nsid, Status, admin, limits};
 use alloc::vec::Vec;
@@ -31,6 +32,8 @@ pub(super) struct Ana {
     pub(super) read_at: Option<Duration>,
     /// A change was announced while something else was under way.
     pub(super) read_again: bool,
+    /// How often it is read for what the controller announces.
+    pub(super) pace: Pace,
     /// A group is between two states; that must be over by then.
     change_by: Option<Duration>,
 }
@@ -94,7 +97,7 @@ impl Association {
             self.ana.read_again = true;
             return;
         }
-        match self.pace.begin(now) {
+        match self.ana.pace.begin(now) {
             Ok(()) => self.read_ana(now),
             Err(at) => self.ana.read_at = Some(self.ana.read_at.map_or(at, |before| before.min(at))),
         }

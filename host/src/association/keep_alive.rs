@@ -158,7 +158,7 @@ impl Association {
             self.keep_alive.scan_again = true;
             return;
         }
-        match self.pace.begin(now) {
+        match self.scan_pace.begin(now) {
             Ok(()) => self.rescan(now),
             Err(at) => self.keep_alive.scan_by(at),
         }

@@ -156,7 +156,7 @@ pub struct Association {
     /// The last authentication's number.
     transaction: u16,
     scan: Scan,
-    pace: Pace,
+    scan_pace: Pace,
     ana: Ana,
     reset: Option<Reset>,
     keep_alive: KeepAlive,
@@ -195,7 +195,7 @@ impl Association {
             concatenated: false,
             transaction: 0,
             scan: Scan::default(),
-            pace: Pace::default(),
+            scan_pace: Pace::default(),
             ana: Ana::default(),
             reset: None,
             reader: LogReader::default(),

@@ -195,7 +195,8 @@ impl Association {
     fn settle(&mut self, now: Duration) {
         self.step = Step::Idle;
         self.step_deadline = None;
-        self.pace.end(now);
+        self.scan_pace.end(now);
+        self.ana.pace.end(now);
         if mem::take(&mut self.keep_alive.scan_again) {
             self.request_scan(now);
         }

@@ -3,16 +3,14 @@
 use crate::limits;
 use core::time::Duration;
 
-/// I/O waits while an announced change is looked into. A controller that announces without end would keep it waiting for ever,
-/// so after some looks in a row, or some time that they took, there is a pause.
+/// I/O waits while an announced change of namespaces is looked into. A controller that announces without end would keep it waiting
+/// for ever, so after many looks in a row there is a pause. What I/O meets in a pause nobody has looked at, it may be another disk: so
+/// nothing else brings one about, however slowly the controller answers.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     in_a_row: u32,
-    /// How long those took, all together.
-    taken: Duration,
-    /// When the one under way was begun.
-    begun: Option<Duration>,
-    /// When the last one was over.
+    is_looking: bool,
+    /// When the last look was over.
     over: Duration,
 }
 
@@ -24,20 +22,20 @@ impl Pace {
     pub(super) fn begin(&mut self, now: Duration) -> Result<(), Duration> {
         let pause_ends = self.over.saturating_add(limits::RESCAN_DELAY);
         if pause_ends <= now {
-            (self.in_a_row, self.taken) = (0, Duration::ZERO);
+            self.in_a_row = 0;
         }
-        if self.in_a_row == limits::LOOKS_IN_A_ROW_MAX || self.taken >= limits::LOOKS_TIME_MAX {
+        if self.in_a_row == limits::LOOKS_IN_A_ROW_MAX {
             return Err(pause_ends);
         }
         self.in_a_row += 1;
-        self.begun = Some(now);
+        self.is_looking = true;
         Ok(())
     }
 
+    /// The look under way is over, if one is.
     pub(super) fn end(&mut self, now: Duration) {
-        if let Some(begun) = self.begun.take() {
-            self.taken = self.taken.saturating_add(now.saturating_sub(begun));
+        if core::mem::take(&mut self.is_looking) {
+            self.over = now;
         }
-        self.over = now;
     }
 }
