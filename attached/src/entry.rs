@@ -20,7 +20,7 @@ pub struct Attachment {
     pub address: String,
     /// The transport: `rdma`, `tcp`.
     pub transport: String,
-    /// Of TCP: with TLS.
+    /// Of TCP: with TLS, each of its paths.
     pub tls: bool,
     /// Its authentication makes the key of its TLS (`--concat`).
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -73,7 +73,10 @@ pub struct Attachment {
     /// How the two sides prove who they are, where the host has a secret.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub authentication: Option<String>,
-    /// The target proves who it is, too: it is connected to no other.
+    /// It is connected to no target that does not ask for that.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub insists: bool,
+    /// Nor to one that does not prove who it is.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub target_proves_itself: bool,
     /// The paths to it: that of `address` first.

@@ -259,7 +259,8 @@ impl Options {
     }
 
     /// Whether what goes over a path with these options is protected by TLS.
-    fn protects(&self, path: &PathOptions) -> bool {
+    #[must_use]
+    pub fn protects(&self, path: &PathOptions) -> bool {
         let concat = self.authentication.as_ref().is_some_and(|it| it.concat);
         matches!(&path.transport, TransportOptions::Tcp(options) if options.tls.is_some() || concat)
     }

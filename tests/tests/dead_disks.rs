@@ -377,6 +377,45 @@ fn attach_with_one_path_takes_the_disk_over_with_all_of_them_and_its_tls_is_for_
     target.stop().expect("a clean stop");
 }
 
+/// The first path needs none, and the calls that take the disk over say nothing of the other one, or do not have its key.
+#[test]
+fn path_that_alone_has_tls_never_goes_in_the_clear() {
+    let (site, port) = site("own-tls");
+    let key = site.path("key").display().to_string();
+    succeeds(&mut site.local(&["gen-tls-key", "--keyfile", &key]).expect("nvmf")).expect("a key");
+    let host = format!("nqn.2014-08.org.nvmexpress:uuid:{HOST_ID}");
+    let known = format!("tls = \"allowed\"\n[[host]]\nnqn = \"{host}\"\ntls_key_file = \"{key}\"\n");
+    configure(&site, &format!("{known}{}tls = \"allowed\"\n", listener(port)));
+    let target = site.serve().expect("a target");
+    let (clear, secure) = (format!("--path=127.0.0.2:{port}"), format!("--path=127.0.0.2:{port},tls"));
+    let attach = |more: &[&str]| {
+        let words = [&["-t", "tcp", "-n", &site.nqn, "--nsid", "1", "--as", "socket"], more].concat();
+        site.call("attach", &words).expect("nvmf")
+    };
+    let of_key = ["--tls-key-file", &key];
+    succeeds(&mut attach(&[&of_key[..], &[&secure]].concat())).expect("attached");
+    let goes_in_the_clear = || {
+        let path =
+            |path: &serde_json::Value| path["address"].as_str().is_some_and(|it| it.starts_with("127.0.0.2"));
+        let is_clear = |path: &serde_json::Value| path["protection"][0] != "--tls";
+        listed(&site)[0]["paths"].as_array().is_some_and(|all| all.iter().any(|it| path(it) && is_clear(it)))
+    };
+    until_live_over(&site, 2);
+    for more in [&[][..], &[], &["--path", &format!("127.0.0.1:{}", site.address.port())], &[]] {
+        kill_with_guard(pid(&listed(&site)[0]));
+        fails(&mut attach(&[&clear]), &["is attached already", ",tls"]).expect("refused");
+        succeeds(&mut attach(more)).expect("taken over");
+        until_live_over(&site, 1);
+        assert!(!goes_in_the_clear(), "{:?}", listed(&site));
+    }
+    kill_with_guard(pid(&listed(&site)[0]));
+    succeeds(&mut attach(&[&of_key[..], &[&secure]].concat())).expect("taken over");
+    until_live_over(&site, 2);
+    assert!(!goes_in_the_clear());
+    let _ = process::run(&mut site.local(&["detach", "--all", "--force"]).expect("nvmf"));
+    target.stop().expect("a clean stop");
+}
+
 #[test]
 fn two_ways_to_one_address_are_kept_by_a_call_that_names_neither() {
     let (site, _) = site("two-ways");

@@ -6,7 +6,7 @@ use super::detach::RESTART_TIME_MAX;
 use super::form::{Form, Server};
 use super::host::other_host;
 use super::registry::{Listed, Next};
-use crate::discovery::{Place, SubsystemPath, kept_paths};
+use crate::discovery::{Place, SubsystemPath, kept_paths, paths_to_come};
 use crate::interrupt;
 use crate::print::shell_word;
 use anyhow::{Context, Result, bail, ensure};
@@ -97,9 +97,10 @@ pub(crate) fn remedy(disk: &Attachment) -> String {
             "systemd starts its server (systemctl list-units 'nvmf-attach@*'), nvmf detach {place} clears it away"
         ),
         _ => {
-            let has_keys = disk.tls || disk.authentication.is_some();
+            let call = command(disk);
+            let has_keys = call.contains(",tls") || disk.tls || disk.authentication.is_some();
             let keys = if has_keys { ", with the keys that it had besides," } else { "" };
-            format!("{} takes it over{keys} and nvmf detach {place} clears it away", command(disk))
+            format!("{call} takes it over{keys} and nvmf detach {place} clears it away")
         }
     }
 }
@@ -119,21 +120,23 @@ fn command(disk: &Attachment) -> String {
         ]);
         words.extend(options);
     }
-    words.extend(paths.map(|path| format!("--path={}", path.text())));
+    let further = paths.map(|path| path.text()).chain(paths_to_come(disk));
+    words.extend(further.map(|path| format!("--path={path}")));
     words.extend(["-n".to_owned(), disk.nqn.clone()]);
     words.extend(disk.asked_nsid.map(|nsid| format!("--nsid={nsid}")));
     let own = HostIdentity::of_this_machine();
     if !own.is_ok_and(|own| other_host(disk, &own).is_none()) {
         words.extend(["-q".to_owned(), disk.host_nqn.clone(), "-I".to_owned(), disk.host_id.clone()]);
     }
-    words.extend(disk.tls.then(|| if disk.concat { "--concat" } else { "--tls" }.to_owned()));
+    let tls = disk.tls.then(|| if disk.concat { "--concat" } else { "--tls" }.to_owned());
+    words.extend(tls.filter(|option| !words.contains(option)));
     words.extend(disk.is_duplicate.then(|| "--duplicate-connect".to_owned()));
     let form = Server::of(disk).form();
     words.extend(form.to_possible_value().map(|form| format!("--as={}", form.get_name())));
     words.extend(disk.socket.as_ref().map(|socket| format!("--socket={}", socket.display())));
     words.extend(disk.queues.filter(|_| form == Form::Ublk).map(|queues| format!("--queues={queues}")));
     words.extend(disk.block_status.then(|| "--block-status".to_owned()));
-    words.extend(disk.options.iter().cloned());
+    words.extend(disk.options.iter().filter(|option| !words.contains(option)).cloned().collect::<Vec<_>>());
     words.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" ")
 }
 

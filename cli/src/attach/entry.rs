@@ -3,11 +3,12 @@
 use super::form::Server;
 use super::nbd::Access;
 use super::{AttachOptions, host, process};
+use crate::discovery::SubsystemPath;
 use crate::print::chain;
 use anyhow::{Context, Result};
 use nvmf_attached::{Attachment, State, Supervisor, VERSION};
-use nvmf_initiator::AuthenticationOptions;
 use nvmf_initiator::auth::system_random;
+use nvmf_initiator::{AuthenticationOptions, Options};
 
 /// The options with what the entry tells of a disk that is taken over, and they do not.
 pub(super) fn as_before(
@@ -17,8 +18,8 @@ pub(super) fn as_before(
 ) -> AttachOptions {
     let mut options = options.clone();
     if let Some(before) = before {
-        // A unit's file says all of it.
-        if supervisor != Supervisor::Systemd {
+        // A unit's file says all of it, where the disk is the unit's.
+        if (supervisor, before.supervisor) != (Supervisor::Systemd, Supervisor::Systemd) {
             options = with_each(options, &before.options);
         }
         options.socket.block_status |= before.block_status;
@@ -49,9 +50,17 @@ fn with_each(mut options: AttachOptions, before: &[String]) -> AttachOptions {
 
 /// Whether each side proves to these options what it did when the disk was attached.
 pub(super) fn proves_as_much(before: &Attachment, now: Option<&AuthenticationOptions>) -> bool {
-    let is_as_before =
-        |now: &AuthenticationOptions| now.secrets.controller.is_some() || !before.target_proves_itself;
+    let is_as_before = |now: &AuthenticationOptions| {
+        (now.insist || !before.insists) && (now.secrets.controller.is_some() || !before.target_proves_itself)
+    };
     before.authentication.is_none() || now.is_some_and(is_as_before)
+}
+
+/// A path of these options that would go in the clear, though the disk had TLS there.
+pub(super) fn in_the_clear(before: &Attachment, now: &Options) -> Option<SubsystemPath> {
+    let clear = now.all_paths().filter(|path| !now.protects(path));
+    let mut clear = clear.map(|path| SubsystemPath::from(&path));
+    clear.find(|path| path.had_tls(before))
 }
 
 fn authentication(options: &AuthenticationOptions) -> String {
@@ -81,6 +90,7 @@ pub(super) fn begin(
         block_status: options.socket.block_status,
         options: options.lasting.clone(),
         authentication: connection.authentication.as_ref().map(authentication),
+        insists: connection.authentication.as_ref().is_some_and(|it| it.insist),
         target_proves_itself: connection
             .authentication
             .as_ref()
@@ -92,7 +102,7 @@ pub(super) fn begin(
     if let Some(before) = before {
         let Attachment { address, pid, pid_namespace, concat, iopolicy, .. } = asked;
         let Attachment { queues, block_status, options, socket_mode, socket_group, .. } = asked;
-        let Attachment { authentication, target_proves_itself, .. } = asked;
+        let Attachment { authentication, insists, target_proves_itself, .. } = asked;
         // One that was asked to end while it was in use still is.
         let is_ending = before.state == State::Ending;
         let state = if is_ending { State::Ending } else { State::Reconnecting };
@@ -106,13 +116,14 @@ pub(super) fn begin(
             supervisor,
             paths,
             // From now on it is reached in no other way.
-            tls: before.tls || connection.has_tls(),
+            tls: before.tls || connection.all_paths().all(|path| connection.protects(&path)),
             concat,
             iopolicy,
             queues,
             block_status,
             options,
             authentication,
+            insists,
             target_proves_itself,
             socket_mode,
             socket_group,

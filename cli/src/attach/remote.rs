@@ -10,7 +10,7 @@ use super::registry::Registry;
 use super::serve::{lock_disk, lock_new_disk};
 use super::{AttachOptions, disk, seccomp};
 use crate::connect::{Via, reach};
-use crate::discovery::{SubsystemPath, kept_paths};
+use crate::discovery::{SubsystemPath, kept_paths, paths_to_come};
 use crate::namespace::{ana_name, choose, taken_of};
 use crate::print::chain;
 use anyhow::{Context, Result, anyhow};
@@ -32,6 +32,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::oneshot;
+
+/// Whose requests a thread serves.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum AskedBy {
+    /// Those of processes on this machine, which have work of their own while it waits for the target: they get the processor at each
+    /// look, if they want it.
+    Clients,
+    /// The kernel's, which has none. (The target may be on this machine: a wait that is long gives the processor away, too.)
+    Kernel,
+}
 
 /// How long requests under way and the last flush may take together when a disk is detached.
 pub(super) const FINISH_TIME_MAX: Duration = Duration::from_secs(15);
@@ -369,7 +379,8 @@ impl Remote {
         let Some(before) = &origin.before else { return };
         let given: Vec<_> = self.wanted.iter().map(SubsystemPath::from).collect();
         let kept = kept_paths(before, &given).iter().map(SubsystemPath::text).collect::<Vec<_>>();
-        for name in before.added_paths.iter().cloned().chain(kept) {
+        // Those that were added, too: each as it is, whatever this call says of others.
+        for name in kept.into_iter().chain(paths_to_come(before)) {
             self.add_path_of_before(Delayed { name, path: None, reason: String::new() });
         }
     }
@@ -381,6 +392,10 @@ impl Remote {
         let Err(error) = added else { return true };
         let why = chain(&error);
         if passes(&error) {
+            if reason.is_empty() {
+                // Whoever takes the disk over before then has to know of it, and of how it is protected.
+                self.control.tell_of_path(PathNews::Added(name.clone()));
+            }
             if why != reason {
                 tracing::warn!(
                     "{name}, which was added to the disk's paths, cannot be used yet, and is tried again every {} s: {why}",
@@ -459,7 +474,7 @@ impl Remote {
     }
 
     /// After a turn that found work or did not: tells what became of the connection, and whether to sleep now.
-    pub(super) fn may_sleep(&mut self, worked: bool) -> bool {
+    pub(super) fn may_sleep(&mut self, worked: bool, asked_by: AskedBy) -> bool {
         self.tell();
         if worked {
             if self.spin.is_waiting() {
@@ -467,11 +482,15 @@ impl Remote {
             }
             return false;
         }
-        let spins = self.spin.goes_on(self.start.elapsed(), self.spin_max);
-        if spins {
-            // The target may be on this machine, and the clients of a socket are: they get the processor if they need it.
-            self.spin.on_yield();
-            self.spin.give_way();
+        let now = self.start.elapsed();
+        let spins = self.spin.goes_on(now, self.spin_max);
+        match asked_by {
+            _ if !spins => {}
+            AskedBy::Kernel => self.spin.pause(now),
+            AskedBy::Clients => {
+                self.spin.on_yield();
+                self.spin.give_way();
+            }
         }
         !spins
     }

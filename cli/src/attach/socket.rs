@@ -8,7 +8,7 @@ use super::control::{Control, End};
 use super::nbd::kernel::Kernel;
 use super::nbd::{DiskInfo, Listener, Server};
 use super::registry;
-use super::remote::{END_TIME_MAX, FINISH_TIME_MAX, Found, Origin, Remote, Wires, in_thread};
+use super::remote::{AskedBy, END_TIME_MAX, FINISH_TIME_MAX, Found, Origin, Remote, Wires, in_thread};
 use super::seccomp;
 use super::serve::{Place, Service, node_opens};
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -266,7 +266,7 @@ fn run(origin: &Origin, clients: Clients, wires: Wires<Up>) -> Result<()> {
         {
             let _ = gone.send(());
         }
-        if remote.may_sleep(worked) {
+        if remote.may_sleep(worked, AskedBy::Clients) {
             let until = [server.poll_timeout(), end_by].into_iter().flatten().min();
             let most = until.map_or(Duration::MAX, |at| at.saturating_sub(now));
             remote.sleep(most, server.arm());

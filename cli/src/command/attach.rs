@@ -431,13 +431,14 @@ pub(super) fn exit_code(ended: Ended) -> ExitCode {
 /// This program's own arguments after the command's name, as a server in the background gets them.
 pub(super) fn arguments() -> impl Iterator<Item = OsString> {
     let mut is_name = false;
-    std::env::args_os().skip(2).filter(move |argument| {
+    let arguments = std::env::args_os().skip(2).filter(move |argument| {
         let text = argument.to_string_lossy();
         let of_this_call = ["--resume=", "--take-over=", "--after=", "--restarts=", "--persist="];
         let of_this_call = of_this_call.iter().any(|it| text.starts_with(it));
         let was_name = std::mem::replace(&mut is_name, text == "--persist");
         !(text == "--foreground" || of_this_call || was_name || is_name)
-    })
+    });
+    persist::with_whole_paths(arguments.collect()).into_iter()
 }
 
 /// How this server is started again.

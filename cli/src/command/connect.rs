@@ -46,7 +46,10 @@ pub(super) fn add_missing(arguments: &mut Vec<OsString>, matches: &ArgMatches, o
         let is_known = matches.try_contains_id(&name).is_ok();
         !is_known || matches.value_source(&name) != Some(ValueSource::CommandLine)
     };
-    arguments.extend(options.into_iter().filter(is_missing).map(OsString::from));
+    // Behind `--` there are no options any more.
+    let end = arguments.iter().position(|it| it == "--").unwrap_or(arguments.len());
+    let missing: Vec<_> = options.into_iter().filter(is_missing).map(OsString::from).collect();
+    arguments.splice(end..end, missing);
 }
 
 impl Connect {

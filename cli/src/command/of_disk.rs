@@ -46,7 +46,10 @@ const OF_NAMESPACE: [&str; 14] = [
 /// Where the arguments of a command begin.
 const FIRST: usize = 2;
 
-/// The arguments of a call, with what an attached disk is reached by in the place of its device or socket.
+/// Features that a namespace has: the disk's, where the call names no other (error recovery, reservations, write protection).
+const OF_A_NAMESPACE: [u8; 4] = [0x05, 0x82, 0x83, 0x84];
+
+/// The arguments of a call, with what an attached disk is reached by in the place of its device, its socket or its NQN.
 pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
     let Some(at) = place(&arguments) else { return Ok(arguments) };
     let name = &arguments[at];
@@ -62,34 +65,63 @@ pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
         );
         return Ok(arguments);
     };
-    let is_given = |argument: &OsString| {
-        let text = argument.to_string_lossy();
-        ["--nsid", "--namespace-id"].iter().any(|name| text.starts_with(name))
-    };
-    let needs_namespace = is(&arguments[1], &OF_NAMESPACE) && !arguments.iter().any(is_given);
     let nowhere = || format!("{disk} has no path, and its controller cannot be asked");
     let path = path(&disk).with_context(nowhere)?;
-    let words = words(&disk, path, needs_namespace).with_context(nowhere)?;
-    let mut expanded = arguments;
+    let mut expanded = as_nvme_cli_names_namespaces(arguments);
+    let of_namespace = is(&expanded[1], &OF_NAMESPACE);
+    ensure!(
+        !of_namespace || disk.disk.is_some(),
+        "{disk} is only being attached, and it is not known yet which disk it is"
+    );
+    let mut added = protection(&disk, path);
+    let words = words(&disk, path).with_context(nowhere)?;
     expanded.splice(at..=at, words.into_iter().map(OsString::from));
     // What is wrong with the call is said where it is parsed.
     let parsed = Arguments::command().ignore_errors(true).try_get_matches_from(&expanded);
     if let Ok(Some((_, matches))) = parsed.as_ref().map(ArgMatches::subcommand) {
-        add_missing(&mut expanded, matches, protection(&disk, path));
+        added.extend(namespace(&disk, matches, of_namespace));
+        add_missing(&mut expanded, matches, added);
     }
     Ok(expanded)
+}
+
+/// Beside a disk `-n` is the namespace's number, as nvme-cli has it: the disk stands for the subsystem, whose NQN it is elsewhere.
+fn as_nvme_cli_names_namespaces(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let is_number = |text: &OsString| {
+        let text = text.to_string_lossy();
+        text.strip_prefix("0x").map_or(text.parse::<u32>(), |hex| u32::from_str_radix(hex, 16)).is_ok()
+    };
+    for at in FIRST..arguments.len().saturating_sub(1) {
+        if arguments[at] == "-n" && is_number(&arguments[at + 1]) {
+            arguments[at] = "--nsid".into();
+        }
+    }
+    arguments
+}
+
+/// The options that name the disk's namespace, and which disk it is; of a controller's command only where it is about one.
+fn namespace(disk: &Attachment, matches: &ArgMatches, of_namespace: bool) -> Vec<String> {
+    let given = matches.try_get_one::<u32>("nsid").ok().flatten().copied();
+    let feature = matches.try_get_one::<u8>("feature_id").ok().flatten();
+    if !of_namespace && !feature.is_some_and(|id| OF_A_NAMESPACE.contains(id)) {
+        return Vec::new();
+    }
+    // Another namespace of its controller is another disk.
+    let identity = disk.disk.as_ref().filter(|_| of_namespace && given.is_none_or(|nsid| nsid == disk.nsid));
+    let identity = identity.map(|it| format!("--disk={}", DiskName::from(it)));
+    [format!("--nsid={}", disk.nsid)].into_iter().chain(identity).collect()
 }
 
 /// Options that keep what is sent from being seen or changed on its way: what this path of the disk has.
 fn protection(disk: &Attachment, path: &AttachedPath) -> Vec<String> {
     let mut options = path.protection.clone();
-    if disk.concat {
-        options.push("--concat".to_owned());
-    }
+    // That of a server before paths said so, too.
+    let tls = (disk.tls && path.transport == "tcp").then_some(if disk.concat { "--concat" } else { "--tls" });
+    options.extend(tls.filter(|tls| options.iter().all(|option| option != tls)).map(str::to_owned));
     options
 }
 
-/// Where a disk is named: first or last, as a path, where nothing else names a target.
+/// Where a disk is named: by any name as the first word, or as the last one, as a path, where nothing else names a target.
 fn place(arguments: &[OsString]) -> Option<usize> {
     let command = arguments.get(1)?;
     let names_target = |argument: &OsString| {
@@ -99,8 +131,13 @@ fn place(arguments: &[OsString]) -> Option<usize> {
     if !(is(command, &OF_CONTROLLER) || is(command, &OF_NAMESPACE)) || arguments.iter().any(names_target) {
         return None;
     }
-    let is_path = |&at: &usize| arguments.get(at).is_some_and(|it| it.as_encoded_bytes().starts_with(b"/"));
-    [FIRST, arguments.len() - 1].into_iter().find(is_path)
+    let begins =
+        |at: usize, with: &[u8]| arguments.get(at).is_some_and(|it| it.as_encoded_bytes().starts_with(with));
+    let last = arguments.len() - 1;
+    if arguments.get(FIRST).is_some_and(|it| !it.is_empty()) && !begins(FIRST, b"-") {
+        return Some(FIRST);
+    }
+    (last >= FIRST && (begins(last, b"/") || begins(last, b"./"))).then_some(last)
 }
 
 fn is(command: &OsStr, names: &[&str]) -> bool {
@@ -118,8 +155,8 @@ fn path(disk: &Attachment) -> Option<&AttachedPath> {
     disk.paths.iter().min_by_key(rank)
 }
 
-/// The options that name the disk's controller on this path; and its namespace.
-fn words(disk: &Attachment, path: &AttachedPath, namespace: bool) -> Option<Vec<String>> {
+/// The options that name the disk's controller on this path.
+fn words(disk: &Attachment, path: &AttachedPath) -> Option<Vec<String>> {
     let (address, port) = path.host_and_port();
     let mut words = vec![
         format!("--transport={}", path.transport),
@@ -131,10 +168,6 @@ fn words(disk: &Attachment, path: &AttachedPath, namespace: bool) -> Option<Vec<
     ];
     words.extend(path.source.iter().map(|source| format!("--host-traddr={source}")));
     words.extend(path.interface.iter().map(|name| format!("--host-iface={name}")));
-    if namespace {
-        words.push(format!("--nsid={}", disk.nsid));
-        words.extend(disk.disk.as_ref().map(|it| format!("--disk={}", DiskName::from(it))));
-    }
     Some(words)
 }
 
@@ -147,20 +180,66 @@ mod tests {
         let at = |call: &str| place(&call.split(' ').map(OsString::from).collect::<Vec<_>>());
         assert_eq!(at("nvmf smart-log /dev/ublkb0"), Some(2));
         assert_eq!(at("nvmf smart-log -H /dev/ublkb0"), Some(3));
+        assert_eq!(at("nvmf smart-log -H ./my.sock"), Some(3));
+        assert_eq!(at("nvmf smart-log my.sock"), Some(2));
+        assert_eq!(at("nvmf smart-log nqn.2026-11.com.example:a"), Some(2));
         assert_eq!(at("nvmf write /dev/ublkb0 --data /dev/ublkb1"), Some(2));
         assert_eq!(at("nvmf write -a 192.0.2.1 -n nqn.2026-11.com.example:a --data /dev/ublkb1"), None);
         assert_eq!(at("nvmf write --traddr=192.0.2.1 --data /dev/ublkb1"), None);
+        assert_eq!(at("nvmf smart-log -o json"), None);
         assert_eq!(at("nvmf smart-log"), None);
         assert_eq!(at("nvmf info /dev/ublkb0"), None);
     }
 
     #[test]
+    fn number_behind_n_is_a_namespace() {
+        let of = |call: &str| {
+            let words = as_nvme_cli_names_namespaces(call.split(' ').map(OsString::from).collect());
+            words.join(std::ffi::OsStr::new(" ")).into_string().unwrap()
+        };
+        assert_eq!(of("nvmf id-ns /dev/ublkb0 -n 1"), "nvmf id-ns /dev/ublkb0 --nsid 1");
+        assert_eq!(of("nvmf id-ns -n 0x2 /dev/ublkb0"), "nvmf id-ns --nsid 0x2 /dev/ublkb0");
+        let nqn = "nvmf id-ns /dev/ublkb0 -n nqn.2026-11.com.example:a";
+        assert_eq!(of(nqn), nqn, "it is refused beside the disk's");
+    }
+
+    /// What is added to a call of a disk with NSID 2.
+    fn added(call: &str) -> Vec<String> {
+        let arguments = call.split(' ').map(OsString::from);
+        let matches = Arguments::command().ignore_errors(true).get_matches_from(arguments);
+        let (name, matches) = matches.subcommand().unwrap();
+        let disk =
+            Attachment { nsid: 2, disk: Some(nvmf_attached::Disk::default()), ..Attachment::default() };
+        namespace(&disk, matches, is(OsStr::new(name), &OF_NAMESPACE))
+    }
+
+    #[test]
+    fn identity_of_the_disk_is_held_to_unless_another_namespace_is_named() {
+        let target = "-a 192.0.2.1 -n nqn.2026-11.com.example:a";
+        let has_identity = |call: &str| {
+            let added = added(&format!("nvmf {call} {target}"));
+            assert_eq!(added[0], "--nsid=2");
+            added.iter().any(|option| option.starts_with("--disk="))
+        };
+        assert!(
+            has_identity("flush") && has_identity("flush --nsid 2") && has_identity("flush --namespace-id=2")
+        );
+        assert!(!has_identity("flush --nsid 3"));
+        assert!(!has_identity("get-feature -f 0x84"));
+        assert!(added(&format!("nvmf get-feature -f 2 {target}")).is_empty());
+        assert!(added(&format!("nvmf smart-log {target}")).is_empty());
+    }
+
+    #[test]
     fn what_is_sent_is_protected_as_on_the_path_of_the_disk() {
-        let plain = AttachedPath::default();
+        let plain = AttachedPath { transport: "tcp".to_owned(), ..AttachedPath::default() };
         let path = AttachedPath { protection: vec!["--data-digest".to_owned()], ..plain.clone() };
-        let disk = Attachment { concat: true, ..Attachment::default() };
+        let disk = Attachment { tls: true, ..Attachment::default() };
         assert_eq!(protection(&Attachment::default(), &path), ["--data-digest"]);
-        assert_eq!(protection(&disk, &path), ["--data-digest", "--concat"]);
+        assert_eq!(protection(&disk, &path), ["--data-digest", "--tls"]);
+        assert_eq!(protection(&Attachment { concat: true, ..disk.clone() }, &plain), ["--concat"]);
+        let path = AttachedPath { protection: vec!["--tls".to_owned()], ..plain.clone() };
+        assert_eq!(protection(&disk, &path), ["--tls"]);
         assert!(protection(&Attachment::default(), &plain).is_empty());
     }
 

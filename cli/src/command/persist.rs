@@ -160,14 +160,56 @@ fn table(matches: &ArgMatches) -> Result<Table> {
         }
         let value = values.next().unwrap_or_default();
         let mut text = value.to_str().with_context(|| format!("--{long} is not UTF-8"))?.to_owned();
-        if FILES.contains(&id) && !(id == "config" && text == "none") {
-            let path = std::path::absolute(&text)?;
+        if FILES.contains(&id) {
+            let path = whole_path(id, value)?;
             text = path.to_str().with_context(|| format!("--{long} is not UTF-8"))?.to_owned();
         }
         let number = text.parse().ok().filter(|number: &i64| number.to_string() == text);
         table.insert(long.to_owned(), number.map_or(Value::String(text), Value::Integer));
     }
     Ok(table)
+}
+
+/// The arguments of `nvmf attach` with the files that they name by their whole paths: whoever goes on with the disk runs in another
+/// folder.
+pub(super) fn with_whole_paths(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let attach = attach_command();
+    let is_file = |id: &str| FILES.contains(&id) || id == "from";
+    for argument in attach.get_arguments().filter(|argument| is_file(argument.get_id().as_str())) {
+        let id = argument.get_id().as_str();
+        let longs = argument.get_long_and_visible_aliases().into_iter().flatten().map(|it| format!("--{it}"));
+        let names: Vec<_> = longs.chain(argument.get_short().map(|it| format!("-{it}"))).collect();
+        for at in 0..arguments.len() {
+            let text = arguments[at].to_string_lossy().into_owned();
+            let Some((name, rest)) = names.iter().find_map(|name| Some((name, text.strip_prefix(&**name)?)))
+            else {
+                continue;
+            };
+            let is_long = name.starts_with("--");
+            let (at, before, value) = match rest.strip_prefix('=') {
+                _ if rest.is_empty() => (at + 1, String::new(), arguments.get(at + 1).cloned()),
+                Some(value) => (at, format!("{name}="), Some(value.into())),
+                None if is_long => continue,
+                None => (at, name.clone(), Some(rest.into())),
+            };
+            // What is wrong with it is said where it is parsed.
+            if let Some(Ok(path)) = value.map(|value| whole_path(id, &value)) {
+                arguments[at] = [OsString::from(before), path].iter().map(|it| &**it).collect();
+            }
+        }
+    }
+    arguments
+}
+
+/// The value of an option that names a file, with the file's whole path.
+fn whole_path(id: &str, value: &OsStr) -> Result<OsString> {
+    let is_file = match id {
+        "config" => value != "none",
+        // A secret with a mistake in it is shown to nobody.
+        "dhchap_secret" | "dhchap_ctrl_secret" => Path::new(value).exists(),
+        _ => true,
+    };
+    Ok(if is_file { std::path::absolute(value)?.into() } else { value.to_owned() })
 }
 
 /// Replaces a file: it is the old one or the new one, whatever happens meanwhile.
@@ -186,6 +228,23 @@ mod tests {
 
     fn arguments(text: &str) -> Vec<OsString> {
         text.split_whitespace().map(OsString::from).collect()
+    }
+
+    #[test]
+    fn files_are_named_by_their_whole_paths() {
+        let folder = std::env::current_dir().unwrap();
+        let call = "-t tcp -a 192.0.2.1 --tls-key-file k --socket=s -J none --config=../c -S Cargo.toml --dhchap-ctrl-secret no-file --from f";
+        let whole = with_whole_paths(arguments(call));
+        let path = |name: &str| folder.join(name).into_os_string();
+        let after = |name: &str| whole.iter().position(|it| it == name).map(|at| whole[at + 1].clone());
+        assert_eq!(after("--tls-key-file"), Some(path("k")));
+        assert_eq!(after("-S"), Some(path("Cargo.toml")));
+        assert_eq!(after("-J"), Some("none".into()));
+        assert_eq!(after("--from"), Some(path("f")));
+        assert_eq!(after("--dhchap-ctrl-secret"), Some("no-file".into()), "it may be a secret");
+        let is_given = |text: String| whole.contains(&OsString::from(text));
+        assert!(is_given(format!("--socket={}", folder.join("s").display())), "{whole:?}");
+        assert!(is_given(format!("--config={}", folder.join("../c").display())), "{whole:?}");
     }
 
     #[test]

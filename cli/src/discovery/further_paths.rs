@@ -7,8 +7,9 @@ use anyhow::{Result, bail};
 use nvmf_attached::{AttachedPath, Attachment, State};
 use nvmf_initiator::{HostIdentity, PathOptions, TransportOptions};
 
-/// Options of one path that say how its data are checked.
-const DIGESTS: [&str; 2] = ["--hdr-digest", "--data-digest"];
+/// Options that protect one path.
+const OF_ONE_PATH: [&str; 3] = [TLS, "--hdr-digest", "--data-digest"];
+const TLS: &str = "--tls";
 
 /// What became of paths that a disk did not have.
 #[derive(Debug, Default)]
@@ -60,48 +61,51 @@ pub(crate) fn add_missing_paths(listed: &Listed, host: &HostIdentity, paths: &[S
     let is_able = |path: &&SubsystemPath| !insists || path.place.transport == "tcp";
     let mut missing: Vec<_> = paths.iter().filter(|path| !is_there(path) && is_able(path)).cloned().collect();
     for path in &mut missing {
-        if insists && !path.has_tls() {
-            path.options.push("--tls".to_owned());
+        if insists {
+            *path = path.with_tls();
         }
         added.add(&path.place, listed.add_path(&path.text()));
     }
     added
 }
 
-/// The paths of a disk that whoever takes it over with these has to name besides: the others it adds by the disk's entry.
+/// The paths of a disk that whoever takes it over with these has to name besides, each as it was.
 pub(crate) fn kept_paths(disk: &Attachment, given: &[SubsystemPath]) -> Vec<SubsystemPath> {
-    let begins_there = |added: &str, path: &AttachedPath| {
-        let option = |name: &str| added.split(',').find_map(|option| option.strip_prefix(name));
-        option("host-traddr=") == path.source.as_deref() && option("host-iface=") == path.interface.as_deref()
-    };
-    let is_added = |path: &AttachedPath| {
-        let (host, port) = path.host_and_port();
-        let names = |added: &String| {
-            let added = added.split([',', '/']).next().unwrap_or_default();
-            let hosts = [Some(host), path.name.as_deref()].into_iter().flatten();
-            let mut texts = hosts.flat_map(|host| [host.to_owned(), format!("[{host}]")]);
-            texts.any(|text| match added.strip_prefix(&text) {
-                // Without a port it is that of the first path.
-                Some("") => disk.paths.first().is_none_or(|first| first.host_and_port().1 == port),
-                Some(rest) => port.is_some_and(|port| rest == format!(":{port}")),
-                None => false,
-            })
-        };
-        disk.added_paths.iter().filter(|added| begins_there(added, path)).any(names)
-    };
     let kept = |attached: &AttachedPath| {
         let (host, port) = attached.host_and_port();
         let address = attached.name.clone().unwrap_or_else(|| host.to_owned());
         let place = Place { transport: attached.transport.clone(), address, port: port? };
         let source = attached.source.iter().map(|source| format!("--host-traddr={source}"));
         let interface = attached.interface.iter().map(|name| format!("--host-iface={name}"));
-        // TLS is of all paths, or of none; what all of them have needs not be said of one.
-        let is_own = |option: &&String| DIGESTS.contains(&option.as_str()) && !disk.options.contains(option);
-        let digests = attached.protection.iter().filter(is_own).cloned();
-        Some(SubsystemPath { place, options: source.chain(interface).chain(digests).collect() })
+        let is_own = |option: &&String| OF_ONE_PATH.contains(&option.as_str());
+        let protection = attached.protection.iter().filter(is_own).cloned();
+        Some(SubsystemPath { place, options: source.chain(interface).chain(protection).collect() })
     };
-    let is_missing = |path: &&AttachedPath| !is_added(path) && !given.iter().any(|given| given.is(path));
+    let is_missing = |path: &&AttachedPath| !given.iter().any(|given| given.is(path));
     disk.paths.iter().filter(is_missing).filter_map(kept).collect()
+}
+
+/// The paths that a disk was given and has not got yet, as they were named.
+pub(crate) fn paths_to_come(disk: &Attachment) -> Vec<String> {
+    let begins_there = |added: &str, path: &AttachedPath| {
+        let option = |name: &str| added.split(',').find_map(|option| option.strip_prefix(name));
+        option("host-traddr=") == path.source.as_deref() && option("host-iface=") == path.interface.as_deref()
+    };
+    let names = |added: &str, path: &AttachedPath| {
+        let (host, port) = path.host_and_port();
+        let added = added.split([',', '/']).next().unwrap_or_default();
+        let hosts = [Some(host), path.name.as_deref()].into_iter().flatten();
+        let mut texts = hosts.flat_map(|host| [host.to_owned(), format!("[{host}]")]);
+        texts.any(|text| match added.strip_prefix(&text) {
+            // Without a port it is that of the first path.
+            Some("") => disk.paths.first().is_none_or(|first| first.host_and_port().1 == port),
+            Some(rest) => port.is_some_and(|port| rest == format!(":{port}")),
+            None => false,
+        })
+    };
+    let is_there =
+        |added: &str| disk.paths.iter().any(|path| begins_there(added, path) && names(added, path));
+    disk.added_paths.iter().filter(|added| !is_there(added)).cloned().collect()
 }
 
 impl Subsystem {
@@ -142,9 +146,9 @@ impl Subsystem {
         paths.extend(kept_paths(disk, &paths));
         for (path, number) in paths.iter_mut().zip(0..) {
             // A disk that was attached over TLS is reached in no other way.
-            let needs_tls = disk.tls || has_tls && number >= given;
-            if needs_tls && !has_concat && path.place.transport == "tcp" && !path.has_tls() {
-                path.options.push("--tls".to_owned());
+            let needs_tls = path.had_tls(disk) || has_tls && number >= given;
+            if needs_tls && !has_concat && path.place.transport == "tcp" {
+                *path = path.with_tls();
             }
         }
         paths.retain(|path| !disk.tls || path.place.transport == "tcp");
@@ -197,6 +201,27 @@ impl SubsystemPath {
             && self.beginning() == (attached.source.as_deref(), attached.interface.as_deref())
     }
 
+    /// Whether this disk has TLS there, or everywhere.
+    pub(crate) fn had_tls(&self, disk: &Attachment) -> bool {
+        let has_tls = |path: &AttachedPath| path.protection.iter().any(|option| option == TLS);
+        // One that waits for its key is known by its name only.
+        let text = self.text();
+        let place = |text: &str| text.split([',', '/']).next().unwrap_or_default().to_owned();
+        let waits = |added: &String| place(added) == place(&text) && added.split(',').any(|it| it == "tls");
+        disk.tls
+            || disk.paths.iter().any(|path| has_tls(path) && self.is_at(path))
+            || disk.added_paths.iter().any(waits)
+    }
+
+    /// The same with TLS.
+    pub(crate) fn with_tls(&self) -> Self {
+        let mut path = self.clone();
+        if !path.has_tls() {
+            path.options.push(TLS.to_owned());
+        }
+        path
+    }
+
     fn leads_there(&self, attached: &AttachedPath) -> bool {
         let (address, port) = attached.host_and_port();
         let Place { transport, address: own, port: own_port } = &self.place;
@@ -241,7 +266,7 @@ mod tests {
         let named = AttachedPath { name: Some("storage-b".to_owned()), ..at("192.0.2.5:4420") };
         let source = AttachedPath {
             source: Some("192.0.2.9".to_owned()),
-            protection: ["--tls", "--hdr-digest", "--data-digest"].map(str::to_owned).to_vec(),
+            protection: ["--tls", "--data-digest"].map(str::to_owned).to_vec(),
             ..at("[2001:db8::2]:4421")
         };
         let mut disk = Attachment {
@@ -254,12 +279,19 @@ mod tests {
                 // Of the port of the first path.
                 "192.0.2.1".to_owned(),
             ],
-            options: vec!["--hdr-digest".to_owned()],
             ..Attachment::default()
         };
         let given = [SubsystemPath { place: place("tcp", "192.0.2.1", 4420), options: Vec::new() }];
         let kept: Vec<_> = kept_paths(&disk, &given).iter().map(SubsystemPath::text).collect();
-        assert_eq!(kept, ["storage-b:4420/tcp", "[2001:db8::2]:4421/tcp,host-traddr=192.0.2.9,data-digest"]);
+        let expected = [
+            "192.0.2.2:4420/tcp",
+            "[2001:db8::1]:4420/tcp",
+            "storage-b:4420/tcp",
+            "[2001:db8::2]:4421/tcp,host-traddr=192.0.2.9,tls,data-digest",
+        ];
+        assert_eq!(kept, expected);
+        disk.added_paths.push("192.0.2.77".to_owned());
+        assert_eq!(paths_to_come(&disk), ["192.0.2.77"]);
         // From elsewhere: neither what is given nor what was added is that path.
         let sources = ["192.0.2.8", "192.0.2.9"]
             .map(|source| AttachedPath { source: Some(source.to_owned()), ..at("192.0.2.3:4420") });
@@ -270,7 +302,11 @@ mod tests {
         };
         let given_there = SubsystemPath { place: place("tcp", "192.0.2.3", 4420), options: Vec::new() };
         let kept: Vec<_> = kept_paths(&multihomed, &[given_there]).iter().map(SubsystemPath::text).collect();
-        assert_eq!(kept, ["192.0.2.3:4420/tcp,host-traddr=192.0.2.8"]);
+        assert_eq!(
+            kept,
+            ["192.0.2.8", "192.0.2.9"].map(|from| format!("192.0.2.3:4420/tcp,host-traddr={from}"))
+        );
+        assert!(paths_to_come(&multihomed).is_empty());
         let other_port =
             Attachment { paths: vec![at("192.0.2.7:4420"), at("192.0.2.1:4421")], ..disk.clone() };
         assert_eq!(kept_paths(&other_port, &[]).len(), 2, "not the one that was added");
@@ -293,7 +329,7 @@ mod tests {
         let arguments = subsystem.as_it_was(&disk);
         assert!(arguments.iter().any(|it| it == "--path=192.0.2.1:4420/tcp,tls"), "{arguments:?}");
         assert!(
-            !arguments.iter().any(|it| it.starts_with("--path=") && !it.ends_with(",tls")),
+            !arguments.iter().any(|it| it.starts_with("--path=") && !it.contains(",tls")),
             "{arguments:?}"
         );
     }

@@ -348,10 +348,12 @@ fn is_meant(disk: &Attachment, options: &AttachOptions) -> bool {
 fn check_meant(disk: &Attachment, options: &AttachOptions) -> Result<()> {
     let (connection, path) = (&options.connection, options.socket.path.as_ref());
     ensure!(options.form.allows(disk), "it is attached in another form: leave out --as, or give the same");
-    ensure!(
-        !disk.tls || connection.has_tls(),
-        "it was attached with TLS, and is taken over in no other way: give the same --tls, and its key"
-    );
+    if let Some(clear) = entry::in_the_clear(disk, connection) {
+        bail!(
+            "it was attached with TLS, and is taken over in no other way: give the same --tls for the path over {}, and its key",
+            clear.place
+        );
+    }
     ensure!(
         entry::proves_as_much(disk, connection.authentication.as_ref()),
         "it was attached with {}, and is taken over in no other way: give the same --dhchap-secret, and --dhchap-ctrl-secret if the \

@@ -7,7 +7,7 @@ use super::ring::{Queue, Request, open_device};
 use crate::attach::control::{Control, End};
 use crate::attach::errno::errno;
 use crate::attach::process::FatalPanics;
-use crate::attach::remote::{FINISH_TIME_MAX, Found, Origin, Remote, Wires};
+use crate::attach::remote::{AskedBy, FINISH_TIME_MAX, Found, Origin, Remote, Wires};
 use crate::attach::{AttachOptions, seccomp};
 use crate::print::chain;
 use anyhow::{Context, Result};
@@ -189,7 +189,7 @@ impl Server {
                     break;
                 }
             }
-            if self.remote.may_sleep(worked)
+            if self.remote.may_sleep(worked, AskedBy::Kernel)
                 && let Some(armed) = self.remote.arm()
             {
                 let slept = self.queue.sleep(armed.min(most), self.remote.descriptors());

@@ -10,7 +10,7 @@ use super::ring::{Ring, RingSetUp};
 use super::transfer::{Cursor, GATHER_MAX};
 use crate::attach::control::{Control, End};
 use crate::attach::nbd::DiskInfo;
-use crate::attach::remote::{FINISH_TIME_MAX, Remote};
+use crate::attach::remote::{AskedBy, FINISH_TIME_MAX, Remote};
 use anyhow::{Context, Result};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nvmf_block::{Backend, Completion, DeviceId, RegionId, Tag};
@@ -146,7 +146,7 @@ impl Server {
                 }
             }
             let worked = self.turn(asked == End::NotYet)?;
-            if self.remote.may_sleep(worked) && !self.wants_kicks() {
+            if self.remote.may_sleep(worked, AskedBy::Clients) && !self.wants_kicks() {
                 self.remote.sleep(most, self.kicks.0.as_fd());
                 self.on_woken();
             }
