@@ -283,9 +283,28 @@ fn disk_whose_target_proved_itself_is_taken_over_by_none_that_does_not_ask_for_i
     let says = |part: &str| said.contains(part);
     assert!(says("DH-HMAC-CHAP of both sides") && says("--dhchap-ctrl-secret"), "{less:?}");
     assert_eq!(less.status.code(), Some(1), "{less:?}");
+    // Nor by one that does without where the target does not ask.
+    let optional = [&both_sides[..], &["--dhchap-optional"]].concat();
+    fails(&mut call(&site, TCP, "attach", &optional), &["is attached already"]).expect("refused");
     assert_eq!(state(&site), "killed");
     succeeds(&mut call(&site, TCP, "attach", &both_sides)).expect("taken over");
     process::until("it is back", || state(&site) == "live").expect("connected");
+    succeeds(&mut site.local(&["detach", "--all"]).expect("nvmf")).expect("detached");
+    target.stop().expect("a clean stop");
+}
+
+/// The call runs in a folder of its own, and the next server in another one.
+#[test]
+fn server_of_a_disk_whose_key_was_named_by_a_relative_path_is_started_again() {
+    let (site, target, key) = site("auth-relative", TCP, "dhchap_groups = [\"null\"]");
+    let name = std::path::Path::new(&key);
+    let (folder, name) = (name.parent().expect("a folder"), name.file_name().expect("a name"));
+    let words = ["-S", name.to_str().expect("a name"), "--as", "socket"];
+    succeeds(call(&site, TCP, "attach", &words).current_dir(folder)).expect("attached");
+    let server = pid(&listed(&site)[0]);
+    process::signal(server, "KILL").expect("it runs");
+    process::until("another server", || state(&site) == "live" && pid(&listed(&site)[0]) != server)
+        .expect("the guard starts one");
     succeeds(&mut site.local(&["detach", "--all"]).expect("nvmf")).expect("detached");
     target.stop().expect("a clean stop");
 }

@@ -356,8 +356,8 @@ fn check_meant(disk: &Attachment, options: &AttachOptions) -> Result<()> {
     }
     ensure!(
         entry::proves_as_much(disk, connection.authentication.as_ref()),
-        "it was attached with {}, and is taken over in no other way: give the same --dhchap-secret, and --dhchap-ctrl-secret if the \
-         target had to prove who it is",
+        "it was attached with {}, and is taken over in no other way: give the same --dhchap-secret, --dhchap-ctrl-secret if the \
+         target had to prove who it is, and --dhchap-optional only if it had that",
         disk.authentication.as_deref().unwrap_or_default()
     );
     if let Some(OtherHost { how, options }) = other_host(disk, &connection.host) {
