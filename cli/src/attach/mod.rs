@@ -65,7 +65,7 @@ pub(crate) use counted::{Kind, Statistics, step_us};
 pub(crate) use form::Form;
 pub(crate) use guard::{Restart, guard};
 pub(crate) use host::{OtherHost, other_host};
-pub(crate) use registry::{Listed, Registry};
+pub(crate) use registry::{Listed, Registry, has_socket};
 pub(crate) use serve::{Ended, resume, serve, serve_in_background};
 pub(crate) use ublk::QUEUES_MAX;
 

@@ -15,7 +15,8 @@ use super::stop::{Stop, Wish};
 use super::{AttachOptions, disk, entry, in_use, process, socket, ublk, vhost};
 use crate::print::chain;
 use crate::runtime::run;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use nvme_proto::{Nqn, Nsid};
 use nvmf_attached::{Attachment, DiskLock, State, Supervisor};
 use nvmf_host::Namespace;
 use sd_notify::NotifyState;
@@ -313,16 +314,17 @@ struct Left {
     is_kept: bool,
 }
 
-/// Takes the lock of a disk, so that it is attached once on this machine.
+/// Takes the lock of a disk, so that it is attached once on this machine; or one that says that there is a duplicate.
 pub(super) fn lock_disk(options: &AttachOptions, namespace: &Namespace) -> Result<Option<DiskLock>> {
     let (nqn, nsid) = (&options.connection.nqn, namespace.nsid);
-    if options.duplicate {
-        return Ok(None);
-    }
-    if let Some(lock) = DiskLock::take(nqn, nsid, namespace.uuid).context("cannot lock the disk")? {
-        return Ok(Some(lock));
-    }
-    bail!(
+    let take = if options.duplicate { DiskLock::take_duplicate } else { DiskLock::take };
+    let lock = take(nqn, nsid, namespace.uuid).context("cannot lock the disk")?;
+    ensure!(lock.is_some() || options.duplicate, attached_already(nqn, nsid));
+    Ok(lock)
+}
+
+fn attached_already(nqn: &Nqn, nsid: Nsid) -> String {
+    format!(
         "{nqn} namespace {nsid} is attached already, {}: use that, or detach it first (--duplicate-connect attaches it twice, which destroys a file system that both write to)",
         nvmf_attached::holder(nqn, nsid)
     )
@@ -336,6 +338,8 @@ pub(super) fn lock_new_disk(options: &AttachOptions, namespace: &Namespace) -> R
     if options.duplicate {
         return Ok(lock);
     }
+    let is_duplicated = DiskLock::is_duplicated(nqn, namespace.nsid, namespace.uuid);
+    ensure!(!is_duplicated.context("cannot look at the disk's lock")?, attached_already(nqn, namespace.nsid));
     // With the lock, which nobody else can have meanwhile.
     let registry = Registry::of_this_user();
     let Some(left) = registry.left(nqn, namespace)? else { return Ok(lock) };

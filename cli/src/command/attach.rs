@@ -4,7 +4,9 @@ use super::persist::{self, Written};
 use super::target::NamespaceArguments;
 use super::upgrade::upgrade;
 use super::{Format, Output, Verbosity, again, given_options};
-use crate::attach::{self, AttachOptions, Ended, Form, Listed, QUEUES_MAX, Registry, Restart, SocketOptions};
+use crate::attach::{
+    self, AttachOptions, Ended, Form, Listed, QUEUES_MAX, Registry, Restart, SocketOptions, has_socket,
+};
 use crate::connect::Transport;
 use crate::discovery::{Added, Subsystem, add_missing_paths, config, options_of};
 use crate::print::{OutputClosed, chain, complain, document, human, line, print_json, wrong_arguments};
@@ -531,8 +533,14 @@ pub(super) fn named(name: &OsStr) -> Result<Vec<Listed>> {
 
 /// Whether this names the disk.
 pub(super) fn is_named(disk: &Attachment, name: &OsStr) -> Result<bool> {
-    let path = Some(path(Path::new(name))?);
-    Ok(name == disk.nqn.as_str() || [&disk.device, &disk.socket].contains(&&path))
+    Ok(name == disk.nqn.as_str() || is_at(disk, Path::new(name))?)
+}
+
+/// Whether the disk's device or socket is at this path, which may be relative, or lead over links.
+fn is_at(disk: &Attachment, given: &Path) -> Result<bool> {
+    let path = path(given)?;
+    let is_socket = || has_socket(disk, given) || has_socket(disk, &path);
+    Ok(disk.device.as_ref() == Some(&path) || is_socket())
 }
 
 /// Does something with each of the disks, and goes on with the others where that fails.
@@ -633,21 +641,20 @@ impl Detach {
     pub(crate) fn run(&self) -> Result<()> {
         let mut disks = Registry::of_this_user().list()?;
         let name = self.name.as_deref().or(self.device.as_deref());
-        let (named, socket) = (name.map(Path::new).map(path), self.socket.as_deref().map(path));
-        let (named, socket) = (named.transpose()?, socket.transpose()?);
+        let named = name.map(Path::new);
+        let file = named.map(path).transpose()?;
         disks.retain(|listed| {
             let disk = &listed.disk;
             let by_nqn = self.nqn.is_some_and(|nqn| disk.nqn == nqn.as_str())
                 || name.is_some_and(|name| name == disk.nqn.as_str());
-            let is_at =
-                |path: &Option<PathBuf>| path.is_some() && [&disk.device, &disk.socket].contains(&path);
+            let is_at = |path: Option<&Path>| path.is_some_and(|path| is_at(disk, path).unwrap_or_default());
             // One that cannot be read has no other name.
-            let is_entry = named.as_ref().is_some_and(|named| *named == listed.file());
+            let is_entry = file.as_ref().is_some_and(|file| *file == listed.file());
             let is_meant = self.all
                 || is_entry
                 || by_nqn
-                || is_at(&named)
-                || (socket.is_some() && socket == disk.socket);
+                || is_at(named)
+                || (disk.socket.is_some() && is_at(self.socket.as_deref()));
             is_meant && self.nsid.is_none_or(|nsid| nsid == disk.nsid)
         });
         ensure!(self.all || !disks.is_empty(), "no such disk is attached: `nvmf list` shows those that are");

@@ -33,7 +33,7 @@ mod structured;
 
 pub(super) use disk::DiskInfo;
 pub(super) use listener::{Access, Listener};
-pub(super) use place::clear_away as clear_socket_away;
+pub(super) use place::{clear_away as clear_socket_away, is_same as is_same_socket};
 pub(super) use server::Server;
 
 #[cfg(test)]

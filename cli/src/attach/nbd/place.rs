@@ -64,9 +64,8 @@ impl PlaceLock {
     /// # Errors
     /// When there is no such folder, or another process keeps the lock.
     pub(super) fn take(path: &Path) -> io::Result<Self> {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let folder = std::fs::metadata(folder.unwrap_or(Path::new(".")))?;
-        let name = format!("nvmf-socket/{}/{}", folder.dev(), folder.ino());
+        let (device, inode) = folder(path)?;
+        let name = format!("nvmf-socket/{device}/{inode}");
         let address = SocketAddr::from_abstract_name(&name)?;
         let deadline = Instant::now() + LOCK_TIME_MAX;
         loop {
@@ -82,6 +81,19 @@ impl PlaceLock {
             }
         }
     }
+}
+
+/// The folder of this path, as the kernel tells it from others: its path may be spelled in several ways.
+fn folder(path: &Path) -> io::Result<(u64, u64)> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = std::fs::metadata(folder.unwrap_or(Path::new(".")))?;
+    Ok((folder.dev(), folder.ino()))
+}
+
+/// Whether two paths are those of one socket, which need not be there: the same name in the same folder.
+pub(crate) fn is_same(a: &Path, b: &Path) -> bool {
+    let is_one_folder = || folder(a).ok().zip(folder(b).ok()).is_some_and(|(a, b)| a == b);
+    a == b || a.file_name().is_some() && a.file_name() == b.file_name() && is_one_folder()
 }
 
 /// Removes a socket that a server left behind which was killed, and nothing else.

@@ -24,7 +24,7 @@ pub(super) use listed::{Next, Outcome};
 
 use super::AttachOptions;
 use super::host::{OtherHost, other_host};
-use super::{entry, lock, process};
+use super::{entry, lock, nbd, process};
 use anyhow::{Context, Result, bail, ensure};
 use nix::libc::O_NONBLOCK;
 use nvme_proto::Nqn;
@@ -115,8 +115,7 @@ impl Registry {
     /// Fails where an attached disk has this socket. The server may be gone, or be about to be: its clients connect to the path again,
     /// and another disk there would take their writes.
     pub(super) fn check_socket(&self, path: &Path) -> Result<()> {
-        let has_it =
-            |it: &Listed| it.disk.socket.as_deref() == Some(path) && (it.is_served() || it.is_usable());
+        let has_it = |it: &Listed| has_socket(&it.disk, path) && (it.is_served() || it.is_usable());
         let Some(other) = self.list()?.into_iter().find(has_it) else { return Ok(()) };
         let how = if other.is_served() { "is served already" } else { "is kept for clients that wait" };
         let (path, disk) = (path.display(), &other.disk);
@@ -256,7 +255,7 @@ impl Registry {
             }
             let Some(uuid) = listed.disk.disk.as_ref().map(|disk| disk.uuid) else { return false };
             let is_same = uuid == namespace.uuid;
-            is_same && (is_there || uuid != [0; 16]) && !listed.disk.is_duplicate && listed.is_usable()
+            is_same && (is_there || uuid != [0; 16]) && listed.is_usable()
         };
         // The lock of a disk is one of a network namespace: in another one the disk is locked, and stays.
         let is_elsewhere = |listed: &Listed| listed.is_served() && !process::shares_network(&listed.disk);
@@ -367,10 +366,15 @@ fn check_meant(disk: &Attachment, options: &AttachOptions) -> Result<()> {
         disk.is_duplicate == options.duplicate
             && disk.nqn == connection.nqn.as_str()
             && disk.asked_nsid == options.nsid.map(|nsid| nsid.0)
-            && path.is_none_or(|path| disk.socket.as_ref() == Some(path)),
+            && path.is_none_or(|path| has_socket(disk, path)),
         "it was attached with other options"
     );
     Ok(())
+}
+
+/// Whether the disk has this socket, however its path is spelled here, and was spelled when it was attached.
+pub(crate) fn has_socket(disk: &Attachment, path: &Path) -> bool {
+    disk.socket.as_deref().is_some_and(|socket| nbd::is_same_socket(socket, path))
 }
 
 /// Whether this open file is what is at that path now.

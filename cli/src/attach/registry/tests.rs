@@ -367,3 +367,44 @@ fn socket_of_an_attached_disk_is_given_to_no_other() {
     assert!(registry.list().unwrap()[0].clear_away());
     registry.check_socket(&socket).unwrap();
 }
+
+/// Nor under another spelling: it may have been written down as one that leads over a link.
+#[test]
+fn socket_is_that_of_its_disk_however_its_path_is_spelled() {
+    let folder = tempfile::tempdir().unwrap();
+    let registry = registry(&folder);
+    let path = |name: &str| folder.path().join(name);
+    std::fs::create_dir(path("real")).unwrap();
+    std::os::unix::fs::symlink("real", path("link")).unwrap();
+    let spellings = ["real/a.sock", "link/a.sock", "real/../link/a.sock"].map(path);
+    for written in &spellings {
+        let claim = registry.claim().unwrap();
+        let usable = Attachment { disk: Some(nvmf_attached::Disk::default()), ..disk(written) };
+        claim.write(&usable).unwrap();
+        for spelled in &spellings {
+            assert!(registry.check_socket(spelled).is_err(), "{written:?} as {spelled:?}");
+        }
+        for other in ["a.sock", "real/b.sock", "none/a.sock"].map(path) {
+            registry.check_socket(&other).unwrap();
+        }
+        claim.end(&Ok(()), false);
+    }
+    assert!(has_socket(&disk(&path("none/a.sock")), &path("none/a.sock")), "its folder is gone");
+}
+
+#[test]
+fn duplicate_that_was_left_is_left_as_any_other_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let registry = registry(&folder);
+    let claim = registry.claim().unwrap();
+    let left = Attachment {
+        disk: Some(nvmf_attached::Disk::default()),
+        is_duplicate: true,
+        block_size: 512,
+        ..disk(Path::new("/none"))
+    };
+    claim.write(&left).unwrap();
+    drop(claim);
+    let namespace = crate::attach::disk::namespace(&left).unwrap();
+    assert!(registry.left(&left.nqn.parse().unwrap(), &namespace).unwrap().is_some());
+}
