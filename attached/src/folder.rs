@@ -1,7 +1,7 @@
 //! The folder with the entries of attached disks.
 
 use crate::Attachment;
-use nix::libc::O_NONBLOCK;
+use nix::libc::{ENXIO, O_NONBLOCK};
 use nvme_proto::{Nqn, Nsid};
 use std::ffi::OsStr;
 use std::fs::File;
@@ -39,8 +39,22 @@ pub fn is_entry(id: &str) -> bool {
 /// # Errors
 /// When there is no file, or it may not be read.
 pub fn open(path: &Path) -> io::Result<File> {
-    let file = File::options().read(true).custom_flags(O_NONBLOCK).open(path)?;
-    if file.metadata()?.is_file() { Ok(file) } else { Err(ErrorKind::InvalidInput.into()) }
+    let opened = File::options().read(true).custom_flags(O_NONBLOCK).open(path);
+    let file = opened.map_err(|error| match error.raw_os_error() {
+        // A socket.
+        Some(ENXIO) => NO_FILE.into(),
+        _ => error,
+    })?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(NO_FILE.into()) }
+}
+
+/// What lies there is no file.
+const NO_FILE: ErrorKind = ErrorKind::InvalidInput;
+
+/// Whether [`open`] failed as there is no file. Whatever else it fails with says nothing of what is there.
+#[must_use]
+pub fn is_nothing(error: &io::Error) -> bool {
+    [ErrorKind::NotFound, NO_FILE].contains(&error.kind())
 }
 
 /// What is in a file of an entry.

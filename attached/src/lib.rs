@@ -13,5 +13,5 @@ mod folder;
 mod lock;
 
 pub use entry::{AttachedPath, Attachment, Disk, State, Supervisor, VERSION};
-pub use folder::{FOLDER_VARIABLE, folder, holder, is_entry, open, read};
+pub use folder::{FOLDER_VARIABLE, folder, holder, is_entry, is_nothing, open, read};
 pub use lock::DiskLock;

@@ -1,7 +1,7 @@
 //! The runtime of a command.
 
 use anyhow::{Result, bail};
-use nix::sys::resource::{Resource, getrlimit};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use std::fs::File;
 use std::sync::Once;
 
@@ -40,6 +40,16 @@ fn check_room() -> Result<()> {
     Ok(())
 }
 
+/// Has this process open as many files as it may: the usual soft limit is meant for programs that cannot have more than 1024.
+pub(crate) fn allow_open_files() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+    {
+        // What does not fit then is said where it is opened.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,7 +64,7 @@ mod tests {
         let name = "runtime::tests::too_few_descriptors_are_said_and_no_panic";
         if std::env::var_os(CHILD).is_some() {
             let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-            nix::sys::resource::setrlimit(Resource::RLIMIT_NOFILE, 8, hard).unwrap();
+            setrlimit(Resource::RLIMIT_NOFILE, 8, hard).unwrap();
             let signals =
                 async { Ok(tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup())?) };
             let error = run(signals).unwrap_err().to_string();

@@ -52,7 +52,7 @@ impl Listed {
             // A target that has just started may not have all of its addresses yet, and some give up at the first failure.
             let asked = Instant::now();
             let is_over = |disk: &Attachment| disk.state == State::Lost && asked.elapsed() > ASK_AGAIN;
-            match self.until(deadline - asked.min(deadline), |disk| live(disk) || is_over(disk)) {
+            match self.until(deadline - asked.min(deadline), |disk| live(disk) || is_over(disk))? {
                 Some(disk) if live(&disk) => return Ok(()),
                 Some(_) if interrupt::was_asked() => interrupt::check()?,
                 Some(Attachment { state, reason, .. }) if Instant::now() >= deadline => bail!(
@@ -70,7 +70,7 @@ impl Listed {
     pub(crate) fn add_path(&self, name: &str) -> Result<()> {
         self.ask(&Question::AddPath(name.to_owned()))?;
         let has = |disk: &Attachment| disk.added_paths.iter().any(|it| it == name);
-        match self.until(RECONNECT_TIME_MAX, has) {
+        match self.until(RECONNECT_TIME_MAX, has)? {
             Some(disk) if has(&disk) => Ok(()),
             Some(_) if interrupt::was_asked() => interrupt::check(),
             Some(_) => bail!("its server has not written the path down: its log may say why"),
@@ -114,10 +114,10 @@ impl Listed {
         answer::ask(&self.answers(), &Question::Reset)?;
         let deadline = Instant::now() + RECONNECT_TIME_MAX;
         loop {
-            let now = self.again().context("it was detached meanwhile")?;
+            let now = self.again()?.context("it was detached meanwhile")?;
             let again = now.statistics()?.reconnects.saturating_sub(before);
             if again >= connections {
-                let disk = self.until(STATE_TIME_MAX, |disk| disk.state == State::Live);
+                let disk = self.until(STATE_TIME_MAX, |disk| disk.state == State::Live)?;
                 let disk = disk.context("it was detached meanwhile")?;
                 let state = disk.state;
                 return Ok((state != State::Live).then(|| format!("it is {}{}", state.as_str(), why(&disk))));
@@ -141,7 +141,7 @@ impl Listed {
         );
         self.signal(Signal::USR2)?;
         let served = |disk: &Attachment| disk.pid != self.disk.pid && disk.state == State::Live;
-        match self.until(UPGRADE_TIME_MAX, served) {
+        match self.until(UPGRADE_TIME_MAX, served)? {
             Some(disk) if served(&disk) => Ok(disk.pid),
             Some(disk) if disk.pid != self.disk.pid && disk.state == State::Killed => {
                 bail!("process {} took it over, and nobody serves it now{}", disk.pid, why(&disk))
@@ -183,12 +183,16 @@ impl Listed {
     }
 
     /// The entry once it is as wanted, or as it is when the time is over; `None` when it is gone.
-    pub(super) fn until(&self, most: Duration, wanted: impl Fn(&Attachment) -> bool) -> Option<Attachment> {
+    pub(super) fn until(
+        &self,
+        most: Duration,
+        wanted: impl Fn(&Attachment) -> bool,
+    ) -> Result<Option<Attachment>> {
         let deadline = Instant::now() + most;
         loop {
-            let now = self.again()?;
+            let Some(now) = self.again()? else { return Ok(None) };
             if wanted(&now.disk) || Instant::now() > deadline || interrupt::was_asked() {
-                return Some(now.disk);
+                return Ok(Some(now.disk));
             }
             std::thread::sleep(POLL);
         }

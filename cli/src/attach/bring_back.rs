@@ -77,7 +77,8 @@ impl Listed {
     /// Whether another server has it, once that is connected or has ended.
     fn is_served_again(&self) -> bool {
         let is_settled = |disk: &Attachment| disk.state != State::Reconnecting;
-        self.until(RECONNECT_TIME_MAX, is_settled).is_some_and(|disk| disk.state != State::Killed)
+        let settled = self.until(RECONNECT_TIME_MAX, is_settled);
+        settled.is_ok_and(|disk| disk.is_some_and(|disk| disk.state != State::Killed))
     }
 }
 

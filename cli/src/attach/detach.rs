@@ -26,7 +26,7 @@ impl Listed {
     /// may be lost.
     pub(crate) fn detach(&self, force: bool) -> Result<()> {
         self.check_folder()?;
-        if let Some(served) = self.after_restart() {
+        if let Some(served) = self.after_restart()? {
             return served.detach(force);
         }
         let disk = &self.disk;
@@ -68,7 +68,7 @@ impl Listed {
         let process = Process::open(pid);
         // The number was this server's if it holds its lock now, and the descriptor is its from here on.
         if self.is_served() {
-            let process = match (process, self.again()) {
+            let process = match (process, self.again()?) {
                 (Ok(process), _) => process,
                 // It has just ended, and another has its place.
                 (Err(_), Some(now)) if now.disk.pid != pid => return now.detach(force),
@@ -137,20 +137,20 @@ impl Listed {
     }
 
     /// The disk once another server has taken it over from one that was killed; `None` when none does.
-    fn after_restart(&self) -> Option<Self> {
+    fn after_restart(&self) -> Result<Option<Self>> {
         let start = Instant::now();
         while self.disk.state == State::Killed
             && self.disk.supervisor != Supervisor::Nobody
             && self.is_usable()
             && start.elapsed() < RESTART_TIME_MAX
         {
-            let now = self.again()?;
+            let Some(now) = self.again()? else { return Ok(None) };
             if now.disk.state != State::Killed {
-                return Some(now);
+                return Ok(Some(now));
             }
             std::thread::sleep(POLL);
         }
-        None
+        Ok(None)
     }
 
     /// Waits for the server's end. The disk, if it was taken over by another meanwhile.
@@ -158,7 +158,7 @@ impl Listed {
         let start = Instant::now();
         let mut insisted = start;
         while self.is_served() {
-            if let Some(other) = self.again().filter(|now| now.disk.pid != self.disk.pid) {
+            if let Some(other) = self.again()?.filter(|now| now.disk.pid != self.disk.pid) {
                 return Ok(Some(other));
             }
             if self.now().is_some_and(|now| now.state == State::Ending) {

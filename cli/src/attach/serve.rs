@@ -135,14 +135,16 @@ pub(crate) fn resume(
 ) -> Result<Ended> {
     process::leave_caller();
     let registry = Registry::of_this_user();
-    if let Some(pid) = after.filter(|&pid| registry.is_served_by(id, pid)) {
+    if let Some(pid) = after
+        && registry.is_served_by(id, pid)?
+    {
         log_to_file(&registry.log(id))?;
         tracing::info!("waits for the end of process {pid}, which served the disk");
-        while registry.is_served_by(id, pid) {
+        while registry.is_served_by(id, pid)? {
             std::thread::sleep(END_POLL);
         }
     }
-    if let Some(strange) = registry.strange(id) {
+    if let Some(strange) = registry.strange(id)? {
         log_to_file(&registry.log(id))?;
         let file = strange.file();
         tracing::error!(
@@ -153,7 +155,7 @@ pub(crate) fn resume(
         );
         return Ok(Ended::Over);
     }
-    let Some(killed) = registry.killed(id) else { return Ok(Ended::Over) };
+    let Some(killed) = registry.killed(id)? else { return Ok(Ended::Over) };
     if !killed.is_usable() {
         // It had not been attached yet, or its device is gone.
         killed.clear_away_useless();

@@ -103,7 +103,7 @@ impl Listed {
     }
 
     /// The entry as it is now, and whether its server lives.
-    pub(in crate::attach) fn again(&self) -> Option<Self> {
+    pub(in crate::attach) fn again(&self) -> Result<Option<Self>> {
         self.registry.read(self.id.clone())
     }
 
@@ -111,7 +111,11 @@ impl Listed {
     pub(in crate::attach) fn next_server(&self, most: Duration) -> Next {
         let deadline = Instant::now() + most;
         loop {
-            let Some(now) = self.again() else { return Next::Gone };
+            let now = match self.again() {
+                Ok(Some(now)) => now,
+                Ok(None) => return Next::Gone,
+                Err(_) => return Next::Nobody(Box::new(self.disk.clone())),
+            };
             if now.is_served() && now.disk.pid != self.disk.pid {
                 return Next::Served(Box::new(now.disk));
             }

@@ -25,6 +25,7 @@ pub(super) use listed::{Next, Outcome};
 use super::AttachOptions;
 use super::host::{OtherHost, other_host};
 use super::{entry, lock, nbd, process};
+use crate::runtime::allow_open_files;
 use anyhow::{Context, Result, bail, ensure};
 use nix::libc::O_NONBLOCK;
 use nvme_proto::Nqn;
@@ -32,7 +33,7 @@ use nvmf_attached::{Attachment, FOLDER_VARIABLE, State, VERSION};
 use nvmf_host::Namespace;
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{DirBuilder, File};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -152,7 +153,10 @@ impl Registry {
 
     /// The disks that are attached, and those whose servers were killed. Changes nothing.
     pub(crate) fn list(&self) -> Result<Vec<Listed>> {
-        let mut disks: Vec<_> = self.ids()?.into_iter().filter_map(|id| self.read(id)).collect();
+        // Each has its lock open.
+        allow_open_files();
+        let read = self.ids()?.into_iter().filter_map(|id| self.read(id).transpose());
+        let mut disks = read.collect::<Result<Vec<_>>>()?;
         disks.sort_by(|Listed { disk: a, .. }, Listed { disk: b, .. }| {
             (&a.nqn, a.nsid, a.place()).cmp(&(&b.nqn, b.nsid, b.place()))
         });
@@ -168,23 +172,30 @@ impl Registry {
                 return Err(error).with_context(|| format!("cannot read {}", self.folder.display()));
             }
         };
-        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        let ids = names.filter_map(|name| {
-            let (id, extension) = name.rsplit_once('.')?;
-            (EXTENSIONS.contains(&extension) && nvmf_attached::is_entry(id)).then(|| id.to_owned())
-        });
-        let mut ids: Vec<_> = ids.collect();
+        let mut ids = Vec::new();
+        for entry in entries {
+            let entry = entry.with_context(|| format!("cannot read {}", self.folder.display()))?;
+            let name = entry.file_name();
+            let Some((id, extension)) = name.to_str().and_then(|name| name.rsplit_once('.')) else {
+                continue;
+            };
+            if EXTENSIONS.contains(&extension) && nvmf_attached::is_entry(id) {
+                ids.push(id.to_owned());
+            }
+        }
         ids.sort();
         ids.dedup();
         Ok(ids)
     }
 
-    fn read(&self, id: String) -> Option<Listed> {
+    /// The entry of this name, if there is one. Fails where that cannot be told: of a disk that is not listed nobody knows.
+    fn read(&self, id: String) -> Result<Option<Listed>> {
         // The lock first: a server that ends meanwhile is seen as killed otherwise.
-        let lock = nvmf_attached::open(&self.path(&id, "lock")).ok();
+        let path = self.path(&id, "lock");
+        let lock = if_there(nvmf_attached::open(&path), &path)?;
         let locked = lock.as_ref().is_some_and(|lock| lock::is_locked(lock).unwrap_or(true));
         let path = self.path(&id, "json");
-        let text = nvmf_attached::read(&path).ok()?;
+        let Some(text) = if_there(nvmf_attached::read(&path), &path)? else { return Ok(None) };
         let (mut disk, is_readable) = match serde_json::from_slice::<Attachment>(&text) {
             Ok(disk) => (disk, true),
             Err(_) => (Attachment::default(), false),
@@ -218,13 +229,13 @@ impl Registry {
                 "its server, process {pid}, is gone{reason}: what it is asked for waits; the same nvmf attach, connect or connect-all takes it over (nvmf info prints it; nvmf discoverd does so by itself), nvmf detach clears it away"
             ));
         }
-        Some(Listed { disk, written, registry: self.clone(), id, lock })
+        Ok(Some(Listed { disk, written, registry: self.clone(), id, lock }))
     }
 
     /// Takes over the disk of this entry, and nothing else, if its server was killed and it is the one that is meant.
     pub(super) fn take_this_over(&self, id: &str, options: &AttachOptions) -> Result<(Claim, Attachment)> {
         self.check()?;
-        let killed = self.killed(id).context("it was taken over or detached at this moment")?;
+        let killed = self.killed(id)?.context("it was taken over or detached at this moment")?;
         check_meant(&killed.disk, options)?;
         let taken = killed.take_over(|disk| is_meant(disk, options))?;
         taken.context("it was taken over or detached at this moment")
@@ -263,13 +274,13 @@ impl Registry {
     }
 
     /// The entry of this name, if its server was killed.
-    pub(super) fn killed(&self, id: &str) -> Option<Listed> {
-        self.read(id.to_owned()).filter(|listed| listed.disk.state == State::Killed)
+    pub(super) fn killed(&self, id: &str) -> Result<Option<Listed>> {
+        Ok(self.read(id.to_owned())?.filter(|listed| listed.disk.state == State::Killed))
     }
 
     /// Whether the server of this entry is the process with this number, and lives or has not quite ended.
-    pub(super) fn is_served_by(&self, id: &str, pid: u32) -> bool {
-        self.read(id.to_owned()).is_some_and(|listed| listed.is_served() && listed.disk.pid == pid)
+    pub(super) fn is_served_by(&self, id: &str, pid: u32) -> Result<bool> {
+        Ok(self.read(id.to_owned())?.is_some_and(|listed| listed.is_served() && listed.disk.pid == pid))
     }
 
     /// The entry of a process of this PID namespace, which made it or has taken it over: the youngest, as another process may have had
@@ -287,14 +298,16 @@ impl Registry {
     /// Whether the disk of this entry waits for another server, as far as that can be told: what cannot be read now may be later.
     pub(super) fn waits(&self, id: &str) -> bool {
         match self.read(id.to_owned()) {
-            Some(listed) => listed.disk.state == State::Killed,
-            None => self.path(id, "json").exists(),
+            Ok(Some(listed)) => listed.disk.state == State::Killed,
+            Ok(None) => self.path(id, "json").exists(),
+            Err(_) => true,
         }
     }
 
     /// The entry of this name, if another version wrote it and its server is gone.
-    pub(super) fn strange(&self, id: &str) -> Option<Listed> {
-        self.read(id.to_owned()).filter(|listed| listed.disk.state == State::Unknown && !listed.is_served())
+    pub(super) fn strange(&self, id: &str) -> Result<Option<Listed>> {
+        let is_strange = |listed: &Listed| listed.disk.state == State::Unknown && !listed.is_served();
+        Ok(self.read(id.to_owned())?.filter(is_strange))
     }
 
     /// Where the log of this entry's server goes.
@@ -305,7 +318,7 @@ impl Registry {
     /// Removes what servers that were killed left behind and nobody can use.
     pub(super) fn clear_away(&self) -> Result<()> {
         for id in self.ids()? {
-            match self.read(id.clone()) {
+            match self.read(id.clone())? {
                 Some(listed) if listed.disk.state == State::Killed => {
                     if !listed.is_usable() {
                         listed.clear_away_useless();
@@ -375,6 +388,22 @@ fn check_meant(disk: &Attachment, options: &AttachOptions) -> Result<()> {
 /// Whether the disk has this socket, however its path is spelled here, and was spelled when it was attached.
 pub(crate) fn has_socket(disk: &Attachment, path: &Path) -> bool {
     disk.socket.as_deref().is_some_and(|socket| nbd::is_same_socket(socket, path))
+}
+
+/// A file of an entry, if there is one.
+fn if_there<T>(found: io::Result<T>, path: &Path) -> Result<Option<T>> {
+    let error = match found {
+        Ok(found) => return Ok(Some(found)),
+        Err(error) if nvmf_attached::is_nothing(&error) => return Ok(None),
+        Err(error) => error,
+    };
+    let help = match error.raw_os_error() {
+        Some(nix::libc::EMFILE) => {
+            " (each disk of the list takes one: raise the limit of open files, ulimit -n)"
+        }
+        _ => "",
+    };
+    Err(error).with_context(|| format!("cannot read {}{help}", path.display()))
 }
 
 /// Whether this open file is what is at that path now.

@@ -1,4 +1,5 @@
 use super::*;
+use nix::sys::resource::{Resource, setrlimit};
 use nvmf_attached::Supervisor;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
@@ -192,7 +193,7 @@ fn entry_that_cannot_be_understood_is_cleared_away_once_its_server_is_gone() {
         let listed = registry.list().unwrap();
         assert_eq!((listed.len(), listed[0].disk.state), (1, State::Unknown), "{text}");
         // Nor does a guard's server take it over, or find it gone without a word.
-        assert!(registry.killed("7").is_none() && registry.strange("7").is_some());
+        assert!(registry.killed("7").unwrap().is_none() && registry.strange("7").unwrap().is_some());
         assert_eq!(listed[0].disk.served_by(), None);
         let said = listed[0].disk.reason.clone().unwrap();
         assert!(said.contains("7.json") && said.contains("nvmf detach"), "{said}");
@@ -212,7 +213,7 @@ fn entry_that_cannot_be_understood_is_left_alone_while_its_server_lives() {
         write(&registry, &format!("{}.json", claim.id()), text);
         let listed = registry.list().unwrap().remove(0);
         assert_eq!(listed.disk.state, State::Unknown);
-        assert!(registry.strange(claim.id()).is_none());
+        assert!(registry.strange(claim.id()).unwrap().is_none());
         let error = format!("{:#}", listed.detach(true).unwrap_err());
         // The process that it names is not its server.
         assert!(error.contains(".json") && !error.contains("process"), "{error}");
@@ -256,7 +257,7 @@ fn entry_that_another_server_takes_over_at_this_moment_is_not_said_to_be_cleared
     claim.write(&left).unwrap();
     let id = claim.id().to_owned();
     drop(claim);
-    let listed = registry.killed(&id).unwrap();
+    let listed = registry.killed(&id).unwrap().unwrap();
     let lock = registry.lock_dead(&id).unwrap();
     let error = listed.detach(false).unwrap_err().to_string();
     assert!(error.contains("detach it again") && listed.exists(), "{error}");
@@ -407,4 +408,37 @@ fn duplicate_that_was_left_is_left_as_any_other_disk() {
     drop(claim);
     let namespace = crate::attach::disk::namespace(&left).unwrap();
     assert!(registry.left(&left.nqn.parse().unwrap(), &namespace).unwrap().is_some());
+}
+
+/// Set in the process that a test starts.
+const CHILD: &str = "NVMF_TEST_CHILD";
+
+/// A list without a disk that is attached would have its socket given to another, and its files cleared away. In a process of its own,
+/// as the limit is that of a process.
+#[test]
+fn more_disks_than_descriptors_are_all_listed_or_the_list_fails() {
+    let name = "attach::registry::tests::more_disks_than_descriptors_are_all_listed_or_the_list_fails";
+    if std::env::var_os(CHILD).is_none() {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let output = child.args([name, "--exact", "--nocapture"]).env(CHILD, "1").output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        return;
+    }
+    let limit = |soft, hard| setrlimit(Resource::RLIMIT_NOFILE, soft, hard).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let registry = registry(&folder);
+    registry.make().unwrap();
+    let entry = serde_json::to_vec(&disk(Path::new("/none"))).unwrap();
+    for id in 1..=100 {
+        std::fs::write(registry.path(&id.to_string(), "json"), &entry).unwrap();
+        write(&registry, &format!("{id}.lock"), "");
+    }
+    limit(64, 200);
+    assert_eq!(registry.list().unwrap().len(), 100);
+    limit(64, 64);
+    let error = format!("{:#}", registry.list().unwrap_err());
+    assert!(error.contains("ulimit -n") && error.contains("Too many open files"), "{error}");
+    // One entry that cannot be read is not said to be gone, nor its server.
+    let _all: Vec<_> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+    assert!(registry.killed("7").is_err() && registry.waits("7"));
 }
