@@ -38,6 +38,8 @@ const IN_USE_TIME_MAX: Duration = Duration::from_secs(2);
 const ENDING_POLL: Duration = Duration::from_millis(500);
 /// How often is looked whether the end of the server before is over.
 const END_POLL: Duration = Duration::from_millis(10);
+/// How often an entry is written again that could not be.
+const WRITE_AGAIN: Duration = Duration::from_secs(1);
 /// How often the log's length is looked at, and how long it may be.
 const LOG_POLL: Duration = Duration::from_secs(60);
 const LOG_BYTES_MAX: u64 = 1 << 20;
@@ -294,6 +296,7 @@ impl Begun {
                 is_awaited,
                 guard: None,
                 was_live: false,
+                is_unwritten: false,
                 untold: [None, None],
             };
             Ok(service.serve(server).await)
@@ -404,6 +407,8 @@ pub(super) struct Service<'a> {
     is_awaited: bool,
     guard: Option<Guard>,
     was_live: bool,
+    /// The entry could not be written, and is not true.
+    is_unwritten: bool,
     /// Why the machine was not told that the disk has grown, and that it takes no writes.
     untold: [Option<String>; 2],
 }
@@ -515,6 +520,7 @@ impl Service<'_> {
                     self.disk_is(change.properties, &tell).await;
                     self.connection_is(change);
                 }
+                () = sleep(WRITE_AGAIN), if self.is_unwritten => self.set(self.entry.state),
                 news = control.path_news() => self.paths_are_others(news),
                 () = self.answers.next(control) => {}
                 _ = log.tick() => self.bound_log(),
@@ -613,8 +619,17 @@ impl Service<'_> {
 
     fn set(&mut self, state: State) {
         self.entry.state = state;
-        if let Err(error) = self.claim.write(&self.entry) {
-            tracing::warn!(%error, "the list does not show the disk's state");
+        let written = self.claim.write(&self.entry);
+        let was_unwritten = core::mem::replace(&mut self.is_unwritten, written.is_err());
+        match written {
+            Ok(()) if was_unwritten => tracing::info!("the list shows the disk's state again"),
+            Err(error) if !was_unwritten => {
+                tracing::warn!(
+                    "the list does not show the disk's state until it can be written: {}",
+                    chain(&error)
+                );
+            }
+            _ => {}
         }
     }
 

@@ -1,0 +1,54 @@
+//! Attached disks on a machine where something fails: a server that is stopped, a folder that takes nothing, or is gone.
+
+use nvmf_tests::attached::{listed, pid, state};
+use nvmf_tests::process::{self, Target};
+use nvmf_tests::site::{Site, fails, json, succeeds};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const SIZE: u64 = 1 << 20;
+
+fn site(name: &str) -> (Site, Target) {
+    let site = Site::new(name).expect("a site");
+    site.configure(&site.subsystem(&[site.disk("disk.img", SIZE)])).expect("a configuration");
+    let target = site.serve().expect("a target");
+    (site, target)
+}
+
+fn attaching(site: &Site, more: &[&str]) -> Command {
+    let arguments = [&["-n", site.nqn.as_str(), "--as", "socket", "-o", "json"], more].concat();
+    site.call("attach", &arguments).expect("nvmf")
+}
+
+fn attach(site: &Site, more: &[&str]) -> Value {
+    json(&mut attaching(site, more)).expect("attached")
+}
+
+fn detach_all(site: &Site) -> Command {
+    site.local(&["detach", "--all"]).expect("nvmf")
+}
+
+/// The file of the only entry with this extension instead of its own.
+fn of_entry(site: &Site, extension: &str) -> PathBuf {
+    let files = std::fs::read_dir(site.registry()).expect("a folder").flatten();
+    let mut entries =
+        files.map(|file| file.path()).filter(|path| path.extension().is_some_and(|it| it == "json"));
+    entries.next().expect("an entry").with_extension(extension)
+}
+
+#[test]
+fn list_that_could_not_be_written_is_true_once_it_can() {
+    let (site, mut target) = site("unwritten");
+    attach(&site, &["--ctrl-loss-tmo", "0"]);
+    let (draft, log) = (of_entry(&site, "draft"), of_entry(&site, "log"));
+    std::fs::create_dir(&draft).expect("nothing is there");
+    target.kill().expect("it ran");
+    let is_said = || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("the list does not show"));
+    process::until("it cannot be written", is_said).expect("it cannot");
+    assert_ne!(state(&site), "lost");
+    std::fs::remove_dir(&draft).expect("it is empty");
+    process::until("the list is true", || state(&site) == "lost").expect("it is");
+    succeeds(&mut detach_all(&site)).expect("detached");
+}
