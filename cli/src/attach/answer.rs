@@ -5,7 +5,9 @@ use super::counted::Statistics;
 use crate::command::Further;
 use crate::interrupt;
 use crate::print::chain;
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream as BlockingStream;
@@ -37,6 +39,11 @@ pub(super) struct OtherVersion;
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct Unable(pub(crate) String);
+
+/// The server does not say anything: it may be stopped.
+#[derive(Debug, thiserror::Error)]
+#[error("its server does not answer within {PATIENCE:?}")]
+pub(super) struct Silent;
 
 /// Who asks at once; others are turned away.
 const ASKERS_MAX: usize = 16;
@@ -158,18 +165,14 @@ async fn add_path(control: Arc<Control>, further: Further, name: String) -> Resu
 
 /// Asks the server whose socket lies there; what it says of its statistics, if it was asked for them.
 pub(super) fn ask(path: &Path, question: &Question) -> Result<Option<Statistics>> {
-    let stream = BlockingStream::connect(path).map_err(|error| match error.kind() {
-        ErrorKind::NotFound => anyhow!(OtherVersion),
-        // As many as may wait for it do.
-        ErrorKind::WouldBlock => anyhow!("its server does not answer: is it stopped?"),
-        _ => anyhow!(error).context("its server cannot be asked"),
-    })?;
+    let deadline = Instant::now() + PATIENCE;
+    let stream = connect(path, deadline)?;
     stream.set_read_timeout(Some(POLL))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut line = serde_json::to_vec(question)?;
     line.push(b'\n');
     (&stream).write_all(&line).context("its server cannot be asked")?;
-    let line = hear(stream)?;
+    let line = hear(stream, deadline)?;
     match serde_json::from_slice(&line) {
         Ok(Answer::Statistics(statistics)) => Ok(Some(*statistics)),
         Ok(Answer::Done) => Ok(None),
@@ -180,16 +183,38 @@ pub(super) fn ask(path: &Path, question: &Question) -> Result<Option<Statistics>
     }
 }
 
+/// Connects to a server's socket. A connect that blocks would wait for one that is stopped for ever, where as many wait for it as may.
+fn connect(path: &Path, deadline: Instant) -> Result<BlockingStream> {
+    let cannot = "its server cannot be asked";
+    let address = SocketAddrUnix::new(path).context(cannot)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).context(cannot)?;
+    loop {
+        match net::connect(&socket, &address) {
+            Ok(()) => break,
+            Err(Errno::NOENT) => bail!(OtherVersion),
+            Err(Errno::AGAIN) => {}
+            Err(error) => return Err(error).context(cannot),
+        }
+        interrupt::check()?;
+        ensure!(Instant::now() <= deadline, Silent);
+        std::thread::sleep(POLL);
+    }
+    let stream = BlockingStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
+}
+
 /// What the server answers.
-fn hear(stream: BlockingStream) -> Result<Vec<u8>> {
-    let (mut line, deadline) = (Vec::new(), Instant::now() + PATIENCE);
+fn hear(stream: BlockingStream, deadline: Instant) -> Result<Vec<u8>> {
+    let mut line = Vec::new();
     let mut answer = BufReader::new(stream).take(ANSWER_MAX);
     while let Err(error) = answer.read_until(b'\n', &mut line) {
         interrupt::check()?;
         if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) {
             return Err(error).context("its server does not answer");
         }
-        ensure!(Instant::now() <= deadline, "its server does not answer within {PATIENCE:?}");
+        ensure!(Instant::now() <= deadline, Silent);
     }
     Ok(line)
 }
@@ -214,6 +239,26 @@ mod tests {
         let said = ask(&path, &Question::Reset).unwrap_err();
         assert_eq!(server.join().unwrap(), "\"reset\"\n");
         said
+    }
+
+    /// One that is stopped, and for which as many wait as may.
+    #[test]
+    fn server_that_accepts_nobody_does_not_answer_in_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("1.ask");
+        let listener =
+            socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+        net::bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        net::listen(&listener, 0).unwrap();
+        // One has room, and is not heard; another has none.
+        let waits = || {
+            let error = ask(&path, &Question::Reset).unwrap_err();
+            assert!(error.is::<Silent>(), "{error:#}");
+        };
+        std::thread::scope(|scope| {
+            let asked = [scope.spawn(waits), scope.spawn(waits)];
+            asked.map(|asked| asked.join().unwrap());
+        });
     }
 
     #[test]
