@@ -52,3 +52,17 @@ fn list_that_could_not_be_written_is_true_once_it_can() {
     process::until("the list is true", || state(&site) == "lost").expect("it is");
     succeeds(&mut detach_all(&site)).expect("detached");
 }
+
+#[test]
+fn disk_of_a_stopped_server_is_detached_when_that_goes_on() {
+    let (site, target) = site("stopped");
+    let server = pid(&attach(&site, &[]));
+    process::signal(server, "STOP").expect("it runs");
+    let begun = Instant::now();
+    let said = ["does not answer within 5s", &format!("kill -CONT {server}")];
+    fails(&mut detach_all(&site), &said).expect("a clear message");
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    process::signal(server, "CONT").expect("it runs");
+    process::until("it is detached", || listed(&site).is_empty()).expect("it is");
+    target.stop().expect("a clean stop");
+}

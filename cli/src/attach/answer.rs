@@ -103,6 +103,11 @@ impl Answers {
         Self { listener: listener.ok(), path, further, askers: Arc::new(Semaphore::new(ASKERS_MAX)) }
     }
 
+    /// Nobody is answered any more: who asks is refused, and does not take the server for one that is stopped.
+    pub(super) fn end(&mut self) {
+        self.listener = None;
+    }
+
     /// Waits for somebody to ask, and has them answered.
     pub(super) async fn next(&self, control: &Arc<Control>) {
         let Some(listener) = &self.listener else { return core::future::pending().await };

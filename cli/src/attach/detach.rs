@@ -1,5 +1,6 @@
 //! Taking a disk away.
 
+use super::answer::Silent;
 use super::in_use;
 use super::process::pid_namespace;
 use super::registry::{Listed, Outcome};
@@ -12,6 +13,8 @@ use std::time::{Duration, Instant};
 
 /// How long a disk may take to be detached: its last requests, and a flush.
 const DETACH_TIME_MAX: Duration = Duration::from_secs(80);
+/// The same of a server that did not answer when it was asked for something else.
+const SILENT_TIME_MAX: Duration = Duration::from_millis(500);
 /// How long a device may be open in processes that come and go, as udev's do, and a socket have clients that do.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(5);
 /// How long another server may take to take over a disk whose server was killed.
@@ -74,14 +77,17 @@ impl Listed {
                 (Err(_), Some(now)) if now.disk.pid != pid => return now.detach(force),
                 (Err(error), _) => return Err(error),
             };
+            let is_silent = self.answers_now().is_err_and(|error| error.is::<Silent>());
             if !force {
                 match &disk.device {
                     Some(device) => refuse_in_use(device, pid)?,
+                    // One that says nothing has its disk detached all the same.
+                    None if is_silent => {}
                     None => self.refuse_clients()?,
                 }
             }
             process.terminate()?;
-            if let Some(other) = self.wait(&process, force)? {
+            if let Some(other) = self.wait(&process, force, is_silent)? {
                 // It was killed before it could end, and another has taken its place.
                 return other.detach(force);
             }
@@ -116,7 +122,6 @@ impl Listed {
     fn refuse_clients(&self) -> Result<()> {
         let start = Instant::now();
         loop {
-            // A server that says nothing has its disk detached all the same.
             let clients = self.statistics().map_or(0, |statistics| statistics.clients);
             if clients == 0 {
                 return Ok(());
@@ -154,8 +159,8 @@ impl Listed {
     }
 
     /// Waits for the server's end. The disk, if it was taken over by another meanwhile.
-    fn wait(&self, process: &Process, force: bool) -> Result<Option<Self>> {
-        let start = Instant::now();
+    fn wait(&self, process: &Process, force: bool, is_silent: bool) -> Result<Option<Self>> {
+        let (start, pid) = (Instant::now(), self.disk.pid);
         let mut insisted = start;
         while self.is_served() {
             if let Some(other) = self.again()?.filter(|now| now.disk.pid != self.disk.pid) {
@@ -173,10 +178,14 @@ impl Listed {
                 }
             }
             ensure!(
+                !is_silent || start.elapsed() < SILENT_TIME_MAX,
+                "{Silent}: look at process {pid}: stopped, it goes on with kill -CONT {pid}, and the disk is detached then"
+            );
+            ensure!(
                 start.elapsed() < DETACH_TIME_MAX,
-                "{} is still being detached after {DETACH_TIME_MAX:?}: is its target there? (kill -9 {} ends it; what was not flushed may be lost)",
+                "{} is still being detached after {DETACH_TIME_MAX:?}: is its target there? (kill -9 {pid} ends it; what was not flushed may \
+                 be lost)",
                 self.disk.place().display(),
-                self.disk.pid
             );
             std::thread::sleep(POLL);
         }

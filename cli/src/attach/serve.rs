@@ -511,7 +511,10 @@ impl Service<'_> {
             tokio::select! {
                 wish = self.stop.next() => match wish {
                     Wish::End => if is_ending || !self.put_off().await { break },
-                    Wish::HandOver => return End::HandOver,
+                    Wish::HandOver => {
+                        self.answers.end();
+                        return End::HandOver;
+                    }
                     Wish::Reconnect => control.reconnect(),
                     Wish::Child => self.look_after_guard().await,
                 },
@@ -526,6 +529,7 @@ impl Service<'_> {
                 _ = log.tick() => self.bound_log(),
             }
         }
+        self.answers.end();
         notify(&[NotifyState::Stopping]);
         End::InOrder
     }
