@@ -141,21 +141,23 @@ impl Listed {
         }
     }
 
-    /// The disk once another server has taken it over from one that was killed; `None` when none does.
+    /// The disk once another server has taken it over from one that was killed; `None` when none does. The time for that is since the
+    /// entry was read: many of them are waited for together.
     fn after_restart(&self) -> Result<Option<Self>> {
-        let start = Instant::now();
-        while self.disk.state == State::Killed
-            && self.disk.supervisor != Supervisor::Nobody
-            && self.is_usable()
-            && start.elapsed() < RESTART_TIME_MAX
+        if self.disk.state != State::Killed || self.disk.supervisor == Supervisor::Nobody || !self.is_usable()
         {
+            return Ok(None);
+        }
+        loop {
             let Some(now) = self.again()? else { return Ok(None) };
             if now.disk.state != State::Killed {
                 return Ok(Some(now));
             }
+            if self.read_at.elapsed() > RESTART_TIME_MAX {
+                return Ok(None);
+            }
             std::thread::sleep(POLL);
         }
-        Ok(None)
     }
 
     /// Waits for the server's end. The disk, if it was taken over by another meanwhile.

@@ -24,6 +24,8 @@ pub(crate) struct Listed {
     pub(super) id: String,
     /// Open since then, so that what the server ends with can be read however the entry goes.
     pub(super) lock: Option<File>,
+    /// When it was read.
+    pub(in crate::attach) read_at: Instant,
 }
 
 /// What becomes of a disk whose server was killed.
@@ -73,7 +75,7 @@ impl Listed {
     /// The same entry, with what its server has written down.
     pub(super) fn as_written(&self, disk: Attachment) -> Self {
         let (registry, id) = (self.registry.clone(), self.id.clone());
-        Self { written: disk.state, disk, registry, id, lock: None }
+        Self { written: disk.state, disk, registry, id, lock: None, read_at: self.read_at }
     }
 
     /// Fails where others could have written the entry: it names processes, sockets and devices.

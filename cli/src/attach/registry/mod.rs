@@ -36,6 +36,7 @@ use std::fs::{DirBuilder, File};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// Entries that one process number may have, in as many PID namespaces.
 const SAME_NUMBER_MAX: u32 = 1000;
@@ -229,7 +230,7 @@ impl Registry {
                 "its server, process {pid}, is gone{reason}: what it is asked for waits; the same nvmf attach, connect or connect-all takes it over (nvmf info prints it; nvmf discoverd does so by itself), nvmf detach clears it away"
             ));
         }
-        Ok(Some(Listed { disk, written, registry: self.clone(), id, lock }))
+        Ok(Some(Listed { disk, written, registry: self.clone(), id, lock, read_at: Instant::now() }))
     }
 
     /// Takes over the disk of this entry, and nothing else, if its server was killed and it is the one that is meant.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::attach::detach::RESTART_TIME_MAX;
 use nix::sys::resource::{Resource, setrlimit};
 use nvmf_attached::Supervisor;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -441,4 +442,25 @@ fn more_disks_than_descriptors_are_all_listed_or_the_list_fails() {
     // One entry that cannot be read is not said to be gone, nor its server.
     let _all: Vec<_> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
     assert!(registry.killed("7").is_err() && registry.waits("7"));
+}
+
+/// Nobody starts their servers again.
+#[test]
+fn killed_disks_are_waited_for_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let registry = registry(&folder);
+    registry.make().unwrap();
+    let left = Attachment {
+        disk: Some(nvmf_attached::Disk::default()),
+        supervisor: Supervisor::Guard,
+        ..disk(&folder.path().join("none.sock"))
+    };
+    for id in 1..=10 {
+        std::fs::write(registry.path(&id.to_string(), "json"), serde_json::to_vec(&left).unwrap()).unwrap();
+    }
+    let begun = Instant::now();
+    let killed = registry.list().unwrap();
+    assert!(killed.iter().all(|listed| listed.is_usable() && listed.detach(false).is_err()));
+    assert!(registry.list().unwrap().is_empty());
+    assert!(begun.elapsed() < RESTART_TIME_MAX * 5, "{:?}", begun.elapsed());
 }
