@@ -160,15 +160,7 @@ impl Listed {
 
     /// What its server, which lives no more, ended with.
     pub(in crate::attach) fn outcome(&self) -> Outcome {
-        let mut said = String::new();
-        if let Some(mut lock) = self.lock.as_ref() {
-            let _ = lock.rewind().and_then(|()| lock.read_to_string(&mut said));
-        }
-        match said.strip_prefix("failed: ") {
-            Some(reason) => Outcome::Failed(reason.to_owned()),
-            None if said == "flushed" => Outcome::Flushed,
-            None => Outcome::Killed,
-        }
+        self.lock.as_ref().map_or(Outcome::Killed, outcome)
     }
 
     /// Clears away what its server, which was killed, left behind; `false` when somebody else has.
@@ -199,5 +191,16 @@ impl Listed {
         }
         self.registry.remove(&self.id, lock);
         is_there
+    }
+}
+
+/// What the server ended with that had this lock, and lives no more.
+pub(super) fn outcome(mut lock: &File) -> Outcome {
+    let mut said = String::new();
+    let _ = lock.rewind().and_then(|()| lock.read_to_string(&mut said));
+    match said.strip_prefix("failed: ") {
+        Some(reason) => Outcome::Failed(reason.to_owned()),
+        None if said == "flushed" => Outcome::Flushed,
+        None => Outcome::Killed,
     }
 }

@@ -20,6 +20,7 @@ mod tests;
 
 pub(super) use claim::Claim;
 pub(crate) use listed::Listed;
+use listed::outcome;
 pub(super) use listed::{Next, Outcome};
 
 use super::AttachOptions;
@@ -202,6 +203,12 @@ impl Registry {
             Err(_) => (Attachment::default(), false),
         };
         let written = disk.state;
+        if let Some(lock) = lock.as_ref().filter(|_| !locked)
+            && outcome(lock) != Outcome::Killed
+        {
+            // It ended in order, with all there was to take away, and could not remove its files.
+            return Ok(None);
+        }
         if disk.version != VERSION {
             disk.state = State::Unknown;
             let what =

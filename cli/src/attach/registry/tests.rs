@@ -464,3 +464,21 @@ fn killed_disks_are_waited_for_together() {
     assert!(registry.list().unwrap().is_empty());
     assert!(begun.elapsed() < RESTART_TIME_MAX * 5, "{:?}", begun.elapsed());
 }
+
+/// Its folder could only be read by then.
+#[test]
+fn disk_that_was_detached_in_order_is_not_listed_though_its_files_are_there() {
+    for said in ["flushed", "failed: no such luck"] {
+        let folder = tempfile::tempdir().unwrap();
+        let registry = registry(&folder);
+        let claim = registry.claim().unwrap();
+        claim.write(&disk(Path::new("/nowhere"))).unwrap();
+        let lock = format!("{}.lock", claim.id());
+        write(&registry, &lock, said);
+        assert_eq!(registry.list().unwrap().len(), 1, "it is about to end");
+        drop(claim);
+        assert!(registry.list().unwrap().is_empty() && names(&registry).contains(&lock));
+        registry.clear_away().unwrap();
+        assert!(names(&registry).is_empty(), "{:?}", names(&registry));
+    }
+}
