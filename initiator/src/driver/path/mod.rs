@@ -28,6 +28,7 @@ use link::IoEnd;
 use nvme_proto::admin::cross_controller_reset::ControllerInstance;
 use nvme_proto::{Nsid, Qid, Status};
 use nvmf_host::admin::AdminCommand;
+use nvmf_host::association::State;
 use nvmf_host::{Action, Association, AssociationError, Decision, Fate, Outcome, QueueFailure, Recovery};
 use queue::{Finished, Queue};
 use regions::Region;
@@ -397,6 +398,14 @@ impl<T: Transport> Path<T> {
         }
     }
 
+    /// What is being done until the controller can be used.
+    fn setting_up(&self) -> Option<State> {
+        let is_setup = |state: &State| {
+            !matches!(state, State::Ready | State::ShuttingDown | State::Closing | State::Closed)
+        };
+        self.association.as_ref().map(Association::state).filter(is_setup)
+    }
+
     fn on_failed(&mut self, now: Duration, error: AssociationError) {
         let was_ready = self.recovery.may_issue();
         self.recovery.on_lost(now, &error);
@@ -408,6 +417,10 @@ impl<T: Transport> Path<T> {
         match decision {
             Decision::Reconnect { .. } => self.reconnect(now),
             Decision::Abandon => {
+                if let Some(state) = self.setting_up() {
+                    // No step of it took too long, all of them together have.
+                    self.on_failed(now, AssociationError::TimedOut { state });
+                }
                 self.destroy_queues();
                 self.on_closed(now);
             }

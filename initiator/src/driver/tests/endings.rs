@@ -413,3 +413,31 @@ fn attempt_to_connect_again_waits_for_answers_longer_than_the_first_one() {
     assert!(rig.driver.ready_association().is_some());
     assert!(!rig.events.iter().any(|it| matches!(it, DriverEvent::AttemptFailed(_))), "{:?}", rig.events);
 }
+
+#[test]
+fn first_attempt_that_takes_too_long_is_given_up_with_the_step_that_it_was_at() {
+    let hasty = || {
+        let mut config = config();
+        config.recovery.attempt_timeout = 2 * SECOND;
+        config
+    };
+    // In every step of it.
+    let mut steps = std::collections::BTreeSet::new();
+    for count in 0.. {
+        let mut rig = Rig::start(hasty(), |_| {});
+        (0..count).for_each(|_| rig.step());
+        if !rig.events.is_empty() {
+            break;
+        }
+        rig.silent = Some(0);
+        rig.pass(5 * SECOND);
+        let [DriverEvent::AttemptFailed(AssociationError::TimedOut { state }), DriverEvent::GaveUp] =
+            rig.events[..]
+        else {
+            panic!("after {count} steps: {:?}", rig.events);
+        };
+        steps.insert(state.to_string());
+    }
+    let expected = ["connecting queue 0", "enabling the controller", "identifying the controller"];
+    assert!(expected.iter().all(|step| steps.contains(*step)), "{steps:?}");
+}

@@ -79,7 +79,7 @@ impl Rig {
         rig
     }
 
-    fn start(config: DriverConfig, prepare: impl FnOnce(&mut Target)) -> Self {
+    pub(super) fn start(config: DriverConfig, prepare: impl FnOnce(&mut Target)) -> Self {
         let fabric = Fabric::new();
         let mut target = Target::new(&fabric, config.address);
         target.disks.insert(1, Disk::new(1, BLOCK, BLOCKS));
