@@ -67,29 +67,39 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Where a disk is that another process has attached, in words.
+/// Where a disk is that another process has attached, in words. `uuid`: zeroes where it has none.
 #[must_use]
-pub fn holder(nqn: &Nqn, nsid: Nsid) -> String {
-    match find(&folder(), nqn, nsid) {
-        Some(disk) => format!("on {} (process {})", disk.place().display(), disk.pid),
+pub fn holder(nqn: &Nqn, nsid: Nsid, uuid: [u8; 16]) -> String {
+    match find(&folder(), nqn, nsid, uuid) {
+        Some(disk) if disk.is(nqn, nsid) => format!("on {} (process {})", disk.place().display(), disk.pid),
+        Some(disk) => format!("as {disk} with the same UUID (process {})", disk.pid),
         None => "by another user or under another name".to_owned(),
     }
 }
 
-fn find(folder: &Path, nqn: &Nqn, nsid: Nsid) -> Option<Attachment> {
+/// The entry of this namespace; else that of one which has the same UUID.
+fn find(folder: &Path, nqn: &Nqn, nsid: Nsid, uuid: [u8; 16]) -> Option<Attachment> {
     let entries = std::fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
     let entries = entries.filter(|path| path.extension().is_some_and(|extension| extension == "json"));
     let entries = entries.filter(|path| path.file_stem().and_then(OsStr::to_str).is_some_and(is_entry));
-    let disks = entries.filter_map(|path| serde_json::from_slice(&read(&path).ok()?).ok());
+    let disks = entries.filter_map(|path| serde_json::from_slice::<Attachment>(&read(&path).ok()?).ok());
+    let has_uuid =
+        |disk: &Attachment| uuid != [0; 16] && disk.disk.as_ref().is_some_and(|it| it.uuid == uuid);
     // One that asks may have written its own entry already.
-    let is_other = |disk: &Attachment| disk.pid != std::process::id();
-    let is_it = |disk: &Attachment| disk.nqn == nqn.as_str() && disk.nsid == nsid.0 && is_other(disk);
-    disks.into_iter().find(is_it)
+    let others = disks.filter(|disk| disk.pid != std::process::id());
+    others.filter(|disk| disk.is(nqn, nsid) || has_uuid(disk)).max_by_key(|disk| disk.is(nqn, nsid))
+}
+
+impl Attachment {
+    fn is(&self, nqn: &Nqn, nsid: Nsid) -> bool {
+        self.nqn == nqn.as_str() && self.nsid == nsid.0
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Disk;
 
     #[test]
     fn only_process_numbers_name_entries() {
@@ -102,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn disk_is_found_by_nqn_and_nsid() {
+    fn disk_is_found_by_nqn_and_nsid_or_by_uuid() {
         let folder = tempfile::tempdir().unwrap();
         let nqn = |name: &str| name.parse::<Nqn>().unwrap();
         let (ours, other) = (nqn("nqn.2026-11.com.example:a"), nqn("nqn.2026-11.com.example:b"));
@@ -123,9 +133,19 @@ mod tests {
         std::fs::write(folder.path().join("3.json"), serde_json::to_vec(&own).unwrap()).unwrap();
         let theirs = Attachment { device: None, ..disk.clone() };
         std::fs::write(folder.path().join("data.json"), serde_json::to_vec(&theirs).unwrap()).unwrap();
-        let found = |nqn, nsid| find(folder.path(), nqn, Nsid(nsid));
-        assert_eq!(found(&ours, 2), Some(disk));
-        assert_eq!((found(&ours, 1), found(&other, 2)), (None, None));
-        assert_eq!(find(&folder.path().join("nowhere"), &ours, Nsid(2)), None);
+        let same = Attachment {
+            nqn: other.to_string(),
+            disk: Some(Disk { uuid: [7; 16], ..Disk::default() }),
+            pid: 7,
+            ..disk.clone()
+        };
+        std::fs::write(folder.path().join("7.json"), serde_json::to_vec(&same).unwrap()).unwrap();
+        let of_uuid = |nqn, nsid, uuid| find(folder.path(), nqn, Nsid(nsid), [uuid; 16]);
+        let found = |nqn, nsid| of_uuid(nqn, nsid, 0);
+        assert_eq!(found(&ours, 2), Some(disk.clone()));
+        assert_eq!((found(&ours, 1), found(&other, 1)), (None, None));
+        assert_eq!((of_uuid(&ours, 1, 7), of_uuid(&ours, 1, 8)), (Some(same), None));
+        assert_eq!(of_uuid(&ours, 2, 7), Some(disk), "its own comes first");
+        assert_eq!(find(&folder.path().join("nowhere"), &ours, Nsid(2), [7; 16]), None);
     }
 }

@@ -331,7 +331,7 @@ pub(super) fn lock_disk(options: &AttachOptions, namespace: &Namespace) -> Resul
 fn attached_already(nqn: &Nqn, nsid: Nsid) -> String {
     format!(
         "{nqn} namespace {nsid} is attached already, {}: use that, or detach it first (--duplicate-connect attaches it twice, which destroys a file system that both write to)",
-        nvmf_attached::holder(nqn, nsid)
+        nvmf_attached::holder(nqn, nsid, namespace.uuid)
     )
 }
 

@@ -227,7 +227,7 @@ impl AttachedArguments {
                     .context("cannot look at the disk's lock")?,
             "{nqn} namespace {} is attached on this machine ({}): write to that, detach it first, or use --force",
             device.nsid(),
-            nvmf_attached::holder(nqn, device.nsid())
+            nvmf_attached::holder(nqn, device.nsid(), namespace.uuid)
         );
         if self.force {
             return Ok(());
