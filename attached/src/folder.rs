@@ -13,16 +13,17 @@ use std::path::{Path, PathBuf};
 pub const FOLDER_VARIABLE: &str = "NVMF_RUNTIME_DIR";
 
 /// This user's folder: `$NVMF_RUNTIME_DIR`, else `/run/nvmf` for root, else `$XDG_RUNTIME_DIR/nvmf`, else one in the
-/// folder for temporary files. It need not exist.
+/// folder for temporary files. It need not exist. Absolute, so that a process which works in another folder can be told.
 #[must_use]
 pub fn folder() -> PathBuf {
     let user = nix::unistd::geteuid();
-    match (std::env::var_os(FOLDER_VARIABLE), std::env::var_os("XDG_RUNTIME_DIR")) {
+    let folder = match (std::env::var_os(FOLDER_VARIABLE), std::env::var_os("XDG_RUNTIME_DIR")) {
         (Some(folder), _) => PathBuf::from(folder),
         (None, _) if user.is_root() => PathBuf::from("/run/nvmf"),
         (None, Some(folder)) => PathBuf::from(folder).join("nvmf"),
         (None, None) => std::env::temp_dir().join(format!("nvmf-{user}")),
-    }
+    };
+    std::path::absolute(&folder).unwrap_or(folder)
 }
 
 /// Whether an entry's files may have this name before the last dot: the number of the process that made it, and `-NUMBER` behind it

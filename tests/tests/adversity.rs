@@ -66,3 +66,14 @@ fn disk_of_a_stopped_server_is_detached_when_that_goes_on() {
     process::until("it is detached", || listed(&site).is_empty()).expect("it is");
     target.stop().expect("a clean stop");
 }
+
+#[test]
+fn folder_named_from_the_callers_own_is_the_same_for_the_server() {
+    let (site, target) = site("relative");
+    let mut call = attaching(&site, &[]);
+    json(call.env("NVMF_RUNTIME_DIR", "run").current_dir(site.path(""))).expect("attached");
+    // With its absolute name.
+    assert_eq!((listed(&site).len(), state(&site).as_str()), (1, "live"));
+    succeeds(&mut detach_all(&site)).expect("detached");
+    target.stop().expect("a clean stop");
+}

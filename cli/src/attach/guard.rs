@@ -132,6 +132,7 @@ impl Guard {
             let mut command = Command::new(program);
             command.arg0(super::SERVER_NAME).arg("guard").arg(format!("--restarts={}", restart.count));
             command.arg("--folder").arg(&restart.folder).arg("--").args(&restart.arguments);
+            process::name_folder(&mut command);
             command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
         };
         // What lies there may be gone, or in a home that a server which has given up capabilities may not enter.

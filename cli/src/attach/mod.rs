@@ -168,6 +168,7 @@ pub(crate) fn in_background(arguments: impl Iterator<Item = OsString>) -> Result
     let program = std::env::current_exe().context("cannot tell where this program lies")?;
     let mut command = Command::new(program);
     command.arg0(SERVER_NAME).arg("serve").args(arguments).env_remove("NOTIFY_SOCKET");
+    process::name_folder(&mut command);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut server = command.spawn().map_err(|error| {
         let help = match error.kind() {

@@ -7,6 +7,7 @@ use rustix::mm::{MlockAllFlags, mlockall};
 use rustix::process::{configure_io_flusher_behavior, is_io_flusher};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use std::io;
+use std::process::Command;
 
 /// capabilities(7): may lock any amount of memory.
 const CAP_IPC_LOCK: u32 = 14;
@@ -18,6 +19,11 @@ pub(super) fn leave_caller() {
     let _ = nix::unistd::setsid();
     let _ = std::env::set_current_dir("/");
     private_files();
+}
+
+/// Has a process that is to be started, and leaves this one's working folder, know the entries by the same folder.
+pub(super) fn name_folder(command: &mut Command) {
+    command.env(nvmf_attached::FOLDER_VARIABLE, nvmf_attached::folder());
 }
 
 /// What this process makes is its user's alone.
@@ -118,7 +124,6 @@ pub(super) fn shares_network(disk: &Attachment) -> bool {
 mod tests {
     use super::*;
     use std::os::unix::process::ExitStatusExt;
-    use std::process::Command;
 
     /// Set in the process that a test starts.
     const CHILD: &str = "NVMF_TEST_CHILD";
