@@ -77,3 +77,17 @@ fn folder_named_from_the_callers_own_is_the_same_for_the_server() {
     succeeds(&mut detach_all(&site)).expect("detached");
     target.stop().expect("a clean stop");
 }
+
+#[test]
+fn disk_is_detached_by_its_nqn_from_a_folder_that_is_gone() {
+    let (site, target) = site("gone");
+    attach(&site, &[]);
+    let call = site.local(&["detach", &site.nqn]).expect("nvmf");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", r#"mkdir "$0" && cd "$0" && rmdir "$0" && exec "$@""#]).arg(site.path("gone"));
+    shell.arg(call.get_program()).args(call.get_args());
+    shell.envs(call.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    succeeds(&mut shell).expect("detached");
+    assert!(listed(&site).is_empty());
+    target.stop().expect("a clean stop");
+}

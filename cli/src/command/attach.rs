@@ -523,7 +523,7 @@ impl Named {
 pub(super) fn named(name: &OsStr) -> Result<Vec<Listed>> {
     let mut disks = Vec::new();
     for listed in Registry::of_this_user().list()? {
-        if is_named(&listed.disk, name)? {
+        if is_named(&listed.disk, name) {
             disks.push(listed);
         }
     }
@@ -532,15 +532,14 @@ pub(super) fn named(name: &OsStr) -> Result<Vec<Listed>> {
 }
 
 /// Whether this names the disk.
-pub(super) fn is_named(disk: &Attachment, name: &OsStr) -> Result<bool> {
-    Ok(name == disk.nqn.as_str() || is_at(disk, Path::new(name))?)
+pub(super) fn is_named(disk: &Attachment, name: &OsStr) -> bool {
+    name == disk.nqn.as_str() || is_at(disk, Path::new(name))
 }
 
 /// Whether the disk's device or socket is at this path, which may be relative, or lead over links.
-fn is_at(disk: &Attachment, given: &Path) -> Result<bool> {
-    let path = path(given)?;
-    let is_socket = || has_socket(disk, given) || has_socket(disk, &path);
-    Ok(disk.device.as_ref() == Some(&path) || is_socket())
+fn is_at(disk: &Attachment, given: &Path) -> bool {
+    let path = path(given);
+    disk.device.as_ref() == Some(&path) || has_socket(disk, given) || has_socket(disk, &path)
 }
 
 /// Does something with each of the disks, and goes on with the others where that fails.
@@ -560,9 +559,9 @@ fn for_each(disks: &[Listed], act: impl Fn(&Listed) -> Result<()>) -> Result<()>
     bail!("{last}")
 }
 
-/// The path that is meant: it may be a link to the node, or relative.
-fn path(path: &Path) -> Result<PathBuf> {
-    Ok(path.canonicalize().or_else(|_| std::path::absolute(path))?)
+/// The path that is meant: it may be a link to the node, or relative. One that is in a folder which is gone leads nowhere.
+fn path(path: &Path) -> PathBuf {
+    path.canonicalize().or_else(|_| std::path::absolute(path)).unwrap_or_else(|_| path.to_owned())
 }
 
 pub(super) fn report(format: Format, disk: &Attachment) -> Result<()> {
@@ -642,12 +641,12 @@ impl Detach {
         let mut disks = Registry::of_this_user().list()?;
         let name = self.name.as_deref().or(self.device.as_deref());
         let named = name.map(Path::new);
-        let file = named.map(path).transpose()?;
+        let file = named.map(path);
         disks.retain(|listed| {
             let disk = &listed.disk;
             let by_nqn = self.nqn.is_some_and(|nqn| disk.nqn == nqn.as_str())
                 || name.is_some_and(|name| name == disk.nqn.as_str());
-            let is_at = |path: Option<&Path>| path.is_some_and(|path| is_at(disk, path).unwrap_or_default());
+            let is_at = |path: Option<&Path>| path.is_some_and(|path| is_at(disk, path));
             // One that cannot be read has no other name.
             let is_entry = file.as_ref().is_some_and(|file| *file == listed.file());
             let is_meant = self.all

@@ -52,7 +52,7 @@ impl ListSubsys {
         if let Some(name) = &self.device {
             let mut nqns = Vec::new();
             for disk in &disks {
-                if is_named(disk, name)? {
+                if is_named(disk, name) {
                     nqns.push(disk.nqn.clone());
                 }
             }

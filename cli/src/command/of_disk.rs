@@ -55,7 +55,7 @@ pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
     let name = &arguments[at];
     // What is left of a disk whose device is gone may name the device of another one.
     let mut disks = Registry::of_this_user().list()?.into_iter().filter(Listed::is_there);
-    let named = disks.find(|listed| is_named(&listed.disk, name).unwrap_or_default());
+    let named = disks.find(|listed| is_named(&listed.disk, name));
     let Some(disk) = named.map(|listed| listed.disk) else {
         // The last word may be that of an option.
         ensure!(
