@@ -104,7 +104,7 @@ pub(super) fn check_attached(
         return Ok(());
     }
     let namespace = format!("{nqn} namespace {nsid}");
-    Err(EngineError::Attached { namespace, holder: nvmf_attached::holder(nqn, nsid) })
+    Err(EngineError::Attached { namespace, holder: nvmf_attached::holder(nqn, nsid, uuid) })
 }
 
 /// The key, if TLS is wanted.
