@@ -74,7 +74,7 @@ pub fn holder(nqn: &Nqn, nsid: Nsid, uuid: [u8; 16]) -> String {
     match find(&folder(), nqn, nsid, uuid) {
         Some(disk) if disk.is(nqn, nsid) => format!("on {} (process {})", disk.place().display(), disk.pid),
         Some(disk) => format!("as {disk} with the same UUID (process {})", disk.pid),
-        None => "by another user or under another name".to_owned(),
+        None => "by another user, under another name or with another NVMF_RUNTIME_DIR".to_owned(),
     }
 }
 

@@ -2,6 +2,8 @@
  *
  *   gcc -std=c11 copy.c -o copy $(pkg-config --cflags --libs libnvmf)
  *   ./copy nvme+tcp://192.0.2.1/NQN/1 nvme+tcp://192.0.2.2/NQN/1 [OPTION=VALUE...]
+ *
+ * The library does not refuse to write to a disk that this machine has attached (nvmf list): look first.
  */
 #include <nvmf.h>
 #include <stdio.h>

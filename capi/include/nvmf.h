@@ -223,6 +223,8 @@ enum nvmf_effect nvmf_last_effect(void);
 /*
  Connects to a namespace, and stores the disk at *disk, for nvmf_close().
 
+ It does not refuse a disk that this machine has attached (nvmf list): a file system on that would not learn of what is written here.
+
  uri: nvme+tcp://ADDRESS[:PORT]/NQN[/NSID] or nvme+rdma://...; the namespace may be left out where there is one only.
 
  options: "name=value" each, behind the last one a null pointer; null: none. Times are seconds, with a fraction where that is

@@ -580,6 +580,16 @@ fn persisted_disk_whose_unit_has_started_is_not_taken_away() {
     let systemctl = programs.join("systemctl");
     let file = config.join("attach.d/disk1.toml");
     let (calls, path) = (site.path("calls"), std::env::var("PATH").unwrap_or_default());
+    let persist = || {
+        std::fs::write(&calls, "").expect("a file");
+        let plain = attaching(&site, &["--persist", "disk1"]);
+        let mounted = "mount -t tmpfs tmpfs /run && mkdir -p /run/systemd/system || exit 99; exec \"$@\"";
+        let mut call = Command::new("unshare");
+        call.args(["--mount", "sh", "-c", mounted, "sh"]).arg(plain.get_program()).args(plain.get_args());
+        let mut call = site.apart(call);
+        call.env("NVMF_CONFIG_DIR", &config).env("PATH", format!("{}:{path}", programs.display()));
+        process::run(&mut call).expect("unshare")
+    };
     // Whether the unit starts, what is said, whether what was written stays.
     for (start, part, stays) in [(1, "does not start", false), (0, "has started, and goes on", true)] {
         let double = format!(
@@ -588,14 +598,7 @@ fn persisted_disk_whose_unit_has_started_is_not_taken_away() {
         );
         std::fs::write(&systemctl, double).expect("a program");
         std::fs::set_permissions(&systemctl, std::fs::Permissions::from_mode(0o755)).expect("its mode");
-        std::fs::write(&calls, "").expect("a file");
-        let plain = attaching(&site, &["--persist", "disk1"]);
-        let mounted = "mount -t tmpfs tmpfs /run && mkdir -p /run/systemd/system || exit 99; exec \"$@\"";
-        let mut call = Command::new("unshare");
-        call.args(["--mount", "sh", "-c", mounted, "sh"]).arg(plain.get_program()).args(plain.get_args());
-        let mut call = site.apart(call);
-        call.env("NVMF_CONFIG_DIR", &config).env("PATH", format!("{}:{path}", programs.display()));
-        let output = process::run(&mut call).expect("unshare");
+        let output = persist();
         let said = String::from_utf8_lossy(&output.stderr);
         if said.contains("unshare failed") || output.status.code() == Some(99) {
             eprintln!("left out: nothing can be mounted here: {said}");
@@ -605,6 +608,15 @@ fn persisted_disk_whose_unit_has_started_is_not_taken_away() {
         let calls = std::fs::read_to_string(&calls).expect("calls");
         assert_eq!((calls.contains("disable"), file.exists()), (!stays, stays), "{calls}{said}");
     }
+    // One that is attached already is not for a unit.
+    std::fs::remove_file(&file).expect("a file");
+    json(&mut attaching(&site, &[])).expect("attached");
+    let output = persist();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("detach it first (nvmf detach"), "{said}");
+    let calls = std::fs::read_to_string(&calls).expect("calls");
+    assert!(!calls.contains("enable") && !file.exists(), "{calls}");
+    succeeds(&mut detach(&site, &["--all"])).expect("detached");
     target.stop().expect("a clean stop");
 }
 
@@ -639,6 +651,9 @@ fn persisted_disk_is_attached_from_its_file() {
     std::fs::write(&file, text.replace("version = 1", "version = 9")).expect("written");
     fails(&mut site.local(&["attach", "--from", from]).expect("nvmf"), &["version 9", from])
         .expect("a clear message");
+    std::fs::write(&file, format!("{text}nqm = \"a\"\n")).expect("written");
+    let wrong = process::run(&mut site.local(&["attach", "--from", from]).expect("nvmf")).expect("nvmf");
+    assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
     // What attaches nothing leaves no file that would refuse the corrected call.
     let second = config.join("attach.d/disk2.toml");
     let persist = |nsid: &str| {

@@ -78,6 +78,8 @@ fn write_of_unsuitable_data_is_refused() {
         .expect("the expected error message");
     fails(&mut write(&["--offset", "2MiB", "--length", "4KiB", name]), &["past the end"])
         .expect("the expected error message");
+    fails(&mut write(&["--offset", "1MiB", name]), &[name, "past the end", "--offset"])
+        .expect("the expected error message");
     fails(&mut write(&[&format!("{name}-not")]), &["cannot read", name]).expect("the expected error message");
     let disk = std::fs::read(site.path("disk.img")).expect("the disk");
     assert!(disk.iter().all(|&byte| byte == 0), "a refused write changes nothing");

@@ -29,12 +29,16 @@ struct Site {
 
 /// A target with a disk in memory of 24 MiB, in blocks of 4 KiB.
 fn site() -> Site {
+    site_over("rdma")
+}
+
+fn site_over(transport: &str) -> Site {
     let folder = tempfile::tempdir().expect("a folder");
     let address = ([127, 0, 0, 1], process::free_port().expect("a port")).into();
     let nqn = "nqn.2026-11.com.example:library";
     let config = folder.path().join("target.toml");
     let text = format!(
-        "[[listener]]\naddress = \"{address}\"\n[[subsystem]]\nnqn = \"{nqn}\"\nallow_any_host = true\n\
+        "[[listener]]\ntransport = \"{transport}\"\naddress = \"{address}\"\n[[subsystem]]\nnqn = \"{nqn}\"\nallow_any_host = true\n\
          [[subsystem.namespace]]\nnsid = 1\nmemory = \"24MiB\"\nblock_size = 4096\n\
          [[subsystem.namespace]]\nnsid = 2\nmemory = \"24MiB\"\nblock_size = 512\n"
     );
@@ -384,6 +388,21 @@ impl Talk {
         drop(self.child.stdin.take());
         self.child.wait().expect("it ends").success()
     }
+}
+
+#[test]
+fn example_of_a_discovery_service_names_what_it_lists() {
+    let site = site_over("tcp");
+    let program = process::program("examples/watch").expect("`cargo test` builds the examples");
+    let (address, nqn) = (site.options.address, site.options.nqn);
+    let mut command = Command::new(program);
+    command.arg(address.to_string());
+    let mut watch = Talk::with(command);
+    let log = watch.hear();
+    watch.child.kill().expect("it runs");
+    watch.end();
+    assert!(log.contains(&format!("{nqn}@{}:{}", address.ip(), address.port())), "{log}");
+    site.target.stop().expect("the target stops");
 }
 
 #[test]

@@ -196,7 +196,7 @@ fn keys_are_made_and_checked_as_others_do() {
     let damaged = key.replace("VRL", "VRM");
     fail(&[&["check-tls-key", "--keydata", &damaged], &whose[..]].concat(), &["checksum"]);
     let file = new_key(&site, "key", "2");
-    fail(&["gen-tls-key", "--keyfile", &file], &["cannot write the key file"]);
+    fail(&["gen-tls-key", "--keyfile", &file], &["cannot write the key file", "remove it, or name another"]);
     assert_eq!(std::fs::metadata(&file).expect("a file").permissions().mode() & 0o777, 0o600);
     assert!(run(&[&["check-tls-key", "--keyfile", &file], &whose[..]].concat()).starts_with("NVMe0R02 "));
 }

@@ -80,13 +80,15 @@ impl Server {
 fn why(no_ublk: &anyhow::Error, no_nbd: &anyhow::Error) -> String {
     let (no_ublk, no_nbd) = (crate::print::chain(no_ublk), crate::print::chain(no_nbd));
     if no_ublk == no_nbd {
-        return format!("no block device: {no_ublk}");
+        return format!("no block device: {no_ublk}; it is served on an NBD socket");
     }
-    format!("no block device: {no_ublk}; {no_nbd} (load either module, or use the socket)")
+    format!(
+        "no block device: {no_ublk}; {no_nbd} (load either module for one); it is served on an NBD socket"
+    )
 }
 
 fn must_be_root() -> Result<()> {
-    let message = || anyhow!("only root may make one: run it as root, or use the socket");
+    let message = || anyhow!("only root may make one (run it as root, or with --as socket)");
     nix::unistd::geteuid().is_root().then_some(()).ok_or_else(message)
 }
 

@@ -9,7 +9,9 @@ use crate::attach::{
 };
 use crate::connect::Transport;
 use crate::discovery::{Added, Subsystem, add_missing_paths, config, options_of};
-use crate::print::{OutputClosed, chain, complain, document, human, line, print_json, wrong_arguments};
+use crate::print::{
+    OutputClosed, chain, complain, document, human, line, print_json, shell_word, wrong_arguments,
+};
 use anyhow::{Context, Result, bail, ensure};
 use nvme_proto::{Nqn, Nsid};
 use nvmf_attached::{Attachment, State};
@@ -358,8 +360,11 @@ impl Attach {
     /// Writes the unit's file, and attaches the disk. A file that attaches nothing does not stay: corrected options would be refused
     /// for it.
     fn attach_persistently(&self, name: &str) -> Result<Attachment> {
-        let Written { file, is_new } = persist::write(name)?;
         let (unit, has_systemd) = (format!("nvmf-attach@{name}.service"), Path::new(SYSTEMD).exists());
+        if has_systemd {
+            self.check_unattached(&unit)?;
+        }
+        let Written { file, is_new } = persist::write(name)?;
         let undo = || {
             if is_new && let Err(error) = std::fs::remove_file(&file) {
                 complain(format_args!("{} cannot be removed: {error}", file.display()));
@@ -389,6 +394,30 @@ impl Attach {
         ));
         Ok(attached)
     }
+
+    /// That no other server has the disk: what its unit would fail with is in the journal only.
+    fn check_unattached(&self, unit: &str) -> Result<()> {
+        let AttachOptions { connection, nsid, duplicate, .. } = self.options()?;
+        if duplicate {
+            return Ok(());
+        }
+        let is_it = |listed: &Listed| {
+            let Attachment { nqn, nsid: there, .. } = &listed.disk;
+            *nqn == connection.nqn.as_str() && nsid.is_none_or(|nsid| nsid.0 == *there) && listed.is_served()
+        };
+        let Some(Listed { disk, .. }) = Registry::of_this_user().list()?.into_iter().find(is_it) else {
+            return Ok(());
+        };
+        // The call may be made again.
+        if main_process(unit).is_ok_and(|pid| pid == disk.pid) {
+            return Ok(());
+        }
+        bail!(
+            "{disk} is attached already (process {}), and {unit} could not attach it: detach it first (nvmf detach {})",
+            disk.pid,
+            shell_word(&disk.place().to_string_lossy())
+        )
+    }
 }
 
 fn systemctl(arguments: &[&str]) -> Command {
@@ -410,11 +439,16 @@ fn start(unit: &str, file: &Path) -> Result<()> {
 
 /// The disk that the main process of this unit serves.
 fn disk_of(unit: &str) -> Result<Attachment> {
-    let main = systemctl(&["show", unit, "-P", "MainPID"]).output().context("cannot run systemctl")?;
-    let pid = String::from_utf8_lossy(&main.stdout).trim().parse::<u32>().unwrap_or_default();
+    let pid = main_process(unit)?;
     let disk = Registry::of_this_user().list()?.into_iter().find(|listed| listed.disk.pid == pid);
     let disk = disk.with_context(|| format!("no attached disk has its process ({pid}) as its server"))?;
     Ok(disk.disk)
+}
+
+/// The number of a unit's main process; 0 of one that does not run.
+fn main_process(unit: &str) -> Result<u32> {
+    let main = systemctl(&["show", unit, "-P", "MainPID"]).output().context("cannot run systemctl")?;
+    Ok(String::from_utf8_lossy(&main.stdout).trim().parse().unwrap_or_default())
 }
 
 /// There where systemd runs.

@@ -4,9 +4,8 @@ use super::Arguments;
 use super::attach::{Attach, DiskArguments, arguments};
 use crate::attach::{self, Listed, Registry, Stopped, other_host};
 use crate::connect::connect;
-use crate::discovery::Outcome;
+use crate::discovery::{Outcome, failure};
 use crate::interrupt;
-use crate::print::chain;
 use crate::runtime::run;
 use anyhow::{Result, ensure};
 use clap::parser::ValueSource;
@@ -120,7 +119,7 @@ impl Connect {
                 };
                 let back = self.bring_back(before).map(|said| outcome.extended.extend(said));
                 for error in [added, back].into_iter().filter_map(Result::err) {
-                    outcome.failures.push(format!("{nqn} namespace {nsid}: {}", chain(&error)));
+                    outcome.failures.push(failure(nqn, nsid.0, &error));
                 }
             }
             if !before.is_empty() {
@@ -128,7 +127,7 @@ impl Connect {
             }
             match attach::in_background(arguments().chain([format!("--nsid={nsid}").into()])) {
                 Ok(disk) => outcome.attached.push(disk),
-                Err(error) => outcome.failures.push(format!("{nqn} namespace {nsid}: {}", chain(&error))),
+                Err(error) => outcome.failures.push(failure(nqn, nsid.0, &error)),
             }
         }
         if interrupt::was_asked() {

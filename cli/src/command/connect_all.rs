@@ -179,7 +179,9 @@ fn print(outcome: &Outcome, format: Format, is_quiet: bool) -> Result<()> {
             json!({ "attached": disks(attached), "already": disks(already), "failures": failures }),
         );
     }
-    for disk in already.iter().filter(|_| !is_quiet) {
+    // What was brought back is said of it alone.
+    let is_back = |disk: &Attachment| extended.iter().any(|more| more.ends_with(&format!(": {disk}")));
+    for disk in already.iter().filter(|disk| !is_quiet && !is_back(disk)) {
         line(format_args!("attached already: {disk}"))?;
     }
     for more in extended {

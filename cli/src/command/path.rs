@@ -2,7 +2,7 @@
 
 use super::target::with_port;
 use crate::connect::Transport;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 /// What a path may have for itself, as `--path` and nvme-cli's files name it.
 pub(crate) const OPTIONS: [&str; 5] = ["host-traddr", "host-iface", "tls", "hdr-digest", "data-digest"];
@@ -29,17 +29,43 @@ pub(super) fn path(text: &str) -> Result<PathArgument, String> {
         None => (place, None),
     };
     let (address, port) = match with_port(rest) {
-        Some((address, number)) => (address, Some(number).filter(|port| *port != 0)),
+        Some((_, 0)) => return Err(no_port("0")),
+        Some((address, number)) => (address, Some(number)),
         None => (rest, None),
     };
     if address.is_empty() {
         return Err("it names no address".to_owned());
+    }
+    if port.is_none() {
+        check_address(address)?;
     }
     let mut path = PathArgument { address: address.to_owned(), port, transport, ..PathArgument::default() };
     for option in parts {
         path.take(option)?;
     }
     Ok(path)
+}
+
+/// That this is an address or a name: a port with a typing error in it would be a part of a name that nobody has.
+fn check_address(text: &str) -> Result<(), String> {
+    let is_of_names = |c: char| c.is_alphanumeric() || ".-_".contains(c);
+    let number = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    // A link-local address has its interface behind it.
+    let is_ipv6 = number.split('%').next().is_some_and(|number| number.parse::<Ipv6Addr>().is_ok());
+    if is_ipv6 || text.chars().all(is_of_names) {
+        return Ok(());
+    }
+    match text.rsplit_once(':') {
+        Some((address, port)) if !address.contains(':') || address.ends_with(']') => Err(no_port(port)),
+        Some(_) => {
+            Err(format!("`{text}` is no IPv6 address, which stands in brackets where a port is behind it"))
+        }
+        None => Err(format!("`{text}` is neither an IP address nor a name")),
+    }
+}
+
+fn no_port(text: &str) -> String {
+    format!("`{text}` is no port: that is a number from 1 to 65535")
 }
 
 impl PathArgument {
@@ -99,6 +125,27 @@ mod tests {
         assert_eq!(path("2001:db8::2/rdma"), of("2001:db8::2", None, Some(Transport::Rdma)));
         assert_eq!(path("storage-b:4420"), of("storage-b", Some(4420), None));
         assert!(path("192.0.2.2/fc").is_err() && path("/tcp").is_err());
+    }
+
+    #[test]
+    fn port_with_a_typing_error_is_no_part_of_a_name() {
+        for (text, port) in [
+            ("127.0.0.2:1542x", "1542x"),
+            ("127.0.0.1:1544O/tcp", "1544O"),
+            ("storage-b:", ""),
+            ("[2001:db8::2]:44 20", "44 20"),
+            ("192.0.2.2:70000,tls", "70000"),
+            ("192.0.2.2:0", "0"),
+        ] {
+            let said = path(text).unwrap_err();
+            assert!(said.starts_with(&format!("`{port}` is no port")), "{text}: {said}");
+        }
+        for text in ["2001:db8::zz", "2001:db8::2]", "192.0.2.2;4420", "storage b"] {
+            assert!(path(text).is_err(), "{text}");
+        }
+        for text in ["fe80::2%eth0", "[fe80::2%eth0]:4420", "[2001:db8::2]", "storage_b.example.com."] {
+            assert!(path(text).is_ok(), "{text}");
+        }
     }
 
     #[test]

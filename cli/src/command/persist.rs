@@ -4,7 +4,7 @@
 use super::Arguments;
 use crate::discovery::given_of;
 use crate::print::wrong_arguments;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory};
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -59,10 +59,11 @@ fn read(file: &Path) -> Result<Vec<OsString>> {
     for (key, value) in &table {
         let known = attach.get_arguments().find(|argument| argument.get_long() == Some(key));
         let known = known.filter(|argument| !OF_THE_CALL.contains(&argument.get_id().as_str()));
-        ensure!(
-            known.is_some(),
-            "{shown}: `{key}` is no option of nvmf attach (`nvmf attach --help` lists them)"
-        );
+        if known.is_none() {
+            return wrong_arguments(format!(
+                "{shown}: `{key}` is no option of nvmf attach (`nvmf attach --help` lists them)"
+            ));
+        }
         arguments.push(match value {
             Value::Boolean(false) => continue,
             Value::Boolean(true) => format!("--{key}").into(),
@@ -73,7 +74,7 @@ fn read(file: &Path) -> Result<Vec<OsString>> {
                 arguments.extend(texts.map(|text| OsString::from(format!("--{key}={text}"))));
                 continue;
             }
-            _ => bail!("{shown}: `{key}` is a text, a number, true or false"),
+            _ => return wrong_arguments(format!("{shown}: `{key}` is a text, a number, true or false")),
         });
     }
     Ok(arguments)

@@ -1,12 +1,12 @@
 //! `nvmf gen-tls-key` and `nvmf check-tls-key`: keys for TLS over NVMe/TCP.
 
 use crate::print::{line, wrong_arguments};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use nvme_proto::Nqn;
 use nvmf_initiator::HostIdentity;
 use nvmf_tls::{Hash, Key, NVME_KEYRING, Psk, TlsKeyring, Version, read_key_file};
 use std::fs::OpenOptions;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -145,7 +145,12 @@ impl CheckTlsKey {
 pub(super) fn write_key(path: &Path, text: &str) -> Result<()> {
     let context = || format!("cannot write the key file {}", path.display());
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let mut file = file.with_context(context)?;
+    let mut file = file
+        .map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => anyhow!("it is there already: remove it, or name another"),
+            _ => error.into(),
+        })
+        .with_context(context)?;
     writeln!(file, "{text}").with_context(context)?;
     file.sync_all().with_context(context)
 }

@@ -172,7 +172,8 @@ fn height() -> usize {
 
 /// The table, in at most so many lines.
 fn table(rows: &[Row], time: Duration, lines: usize) -> String {
-    let mut text = format!("{} disks, over {:.1} s\n\n", rows.len(), time.as_secs_f64());
+    let disks = if rows.len() == 1 { "disk" } else { "disks" };
+    let mut text = format!("{} {disks}, over {:.1} s\n\n", rows.len(), time.as_secs_f64());
     let _ = writeln!(
         text,
         "{:<32} {:<12} {:>9} {:>9} {:>9} {:>9} {:>15} {:>15} {:>9} {:>7}",
@@ -290,6 +291,8 @@ mod tests {
             all.contains("/dev/ublkb0") && all.contains("does not answer") && all.contains("…xxx"),
             "{all}"
         );
+        assert!(all.starts_with("3 disks, "), "{all}");
+        assert!(table(&rows[..1], Duration::from_secs(1), 9).starts_with("1 disk, "));
         assert!(table(&rows, Duration::from_secs(1), 5).lines().count() <= 5);
     }
 }

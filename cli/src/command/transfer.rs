@@ -268,6 +268,10 @@ impl Write {
             return Ok(());
         }
         ensure!(
+            length == 0 || room > 0,
+            "{name} leads past the end of the namespace, where it would begin: give a smaller --offset"
+        );
+        ensure!(
             length <= room,
             "{name} is longer than what is to be written to, {room} bytes: give a --length"
         );

@@ -30,5 +30,5 @@ pub(crate) use engine::{Controller, Place, Subsystem, SubsystemPath};
 pub(crate) use further_paths::{Added, add_missing_paths, kept_paths, paths_to_come};
 pub(crate) use mdns::{Announced, Browser};
 pub(crate) use policy::Policy;
-pub(crate) use service::{Begin, Outcome, attach_all, follow};
+pub(crate) use service::{Begin, Outcome, attach_all, failure, follow};
 pub(crate) use sources::{Sources, options_of};

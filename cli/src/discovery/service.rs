@@ -15,6 +15,7 @@ use nvmf_attached::{Attachment, State};
 use nvmf_initiator::{Change, ConnectionState, Discovery, DiscoveryChange, HostIdentity};
 use sd_notify::NotifyState;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
@@ -61,6 +62,12 @@ pub(crate) struct Outcome {
     pub(crate) left_out: BTreeSet<String>,
     /// Subsystems that are listed.
     pub(crate) subsystems: usize,
+}
+
+/// What is said of a disk that cannot be attached: its name once, also where the reason begins with it.
+pub(crate) fn failure(nqn: impl Display, nsid: u32, error: &anyhow::Error) -> String {
+    let (disk, reason) = (format!("{nqn} namespace {nsid}"), chain(error));
+    if reason.starts_with(&format!("{disk} ")) { reason } else { format!("{disk}: {reason}") }
 }
 
 /// What happened.
@@ -301,7 +308,7 @@ impl Service {
                 self.engine.on_attached(now, &disk, true);
             }
             Event::Attached(disk, Err(error)) => {
-                self.fail(format!("{} namespace {}: {}", disk.nqn, disk.nsid, chain(&error)));
+                self.fail(failure(&disk.nqn, disk.nsid, &error));
                 self.engine.on_attached(now, &disk, false);
             }
             Event::PathsAdded(disk, added) => {
@@ -337,7 +344,7 @@ impl Service {
             self.without_paths.remove(&disk);
             return;
         };
-        let failure = format!("{nqn} namespace {nsid}: {}", chain(&error));
+        let failure = failure(nqn, *nsid, &error);
         // It is tried again and again.
         if self.without_paths.get(&disk) != Some(&failure) {
             self.fail(failure.clone());

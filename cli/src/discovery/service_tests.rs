@@ -15,6 +15,15 @@ async fn accept(listener: &TcpListener, count: usize) -> Vec<TcpStream> {
     there
 }
 
+#[test]
+fn failure_names_its_disk_once() {
+    let (nqn, disk) = ("nqn.2026-11.com.example:a", "nqn.2026-11.com.example:a namespace 2");
+    let of = |reason: String| failure(nqn, 2, &anyhow!(reason));
+    assert_eq!(of(format!("{disk} is attached already")), format!("{disk} is attached already"));
+    assert_eq!(of("no answer".to_owned()), format!("{disk}: no answer"));
+    assert_eq!(of(format!("{disk}2 is away")), format!("{disk}: {disk}2 is away"));
+}
+
 /// Whoever writes a discovery log decides neither how many threads nor how many descriptors this process has.
 #[tokio::test]
 async fn many_subsystems_that_do_not_answer_are_connected_to_a_few_at_a_time() {

@@ -136,7 +136,7 @@ impl Listed {
     }
 
     /// Whether its server lives.
-    pub(in crate::attach) fn is_served(&self) -> bool {
+    pub(crate) fn is_served(&self) -> bool {
         self.lock.as_ref().is_some_and(|lock| lock::is_locked(lock).unwrap_or(true))
     }
 
