@@ -262,7 +262,7 @@ mod tests {
         };
         std::thread::scope(|scope| {
             let asked = [scope.spawn(waits), scope.spawn(waits)];
-            asked.map(|asked| asked.join().unwrap());
+            asked.into_iter().for_each(|asked| asked.join().unwrap());
         });
     }
 

@@ -16,7 +16,7 @@ use super::{AttachOptions, disk, entry, in_use, process, socket, ublk, vhost};
 use crate::print::chain;
 use crate::runtime::run;
 use anyhow::{Context, Result, bail, ensure};
-use nvme_proto::{Nqn, Nsid};
+use nvme_proto::Nqn;
 use nvmf_attached::{Attachment, DiskLock, State, Supervisor};
 use nvmf_host::Namespace;
 use sd_notify::NotifyState;
@@ -324,11 +324,12 @@ pub(super) fn lock_disk(options: &AttachOptions, namespace: &Namespace) -> Resul
     let (nqn, nsid) = (&options.connection.nqn, namespace.nsid);
     let take = if options.duplicate { DiskLock::take_duplicate } else { DiskLock::take };
     let lock = take(nqn, nsid, namespace.uuid).context("cannot lock the disk")?;
-    ensure!(lock.is_some() || options.duplicate, attached_already(nqn, nsid));
+    ensure!(lock.is_some() || options.duplicate, attached_already(nqn, namespace));
     Ok(lock)
 }
 
-fn attached_already(nqn: &Nqn, nsid: Nsid) -> String {
+fn attached_already(nqn: &Nqn, namespace: &Namespace) -> String {
+    let nsid = namespace.nsid;
     format!(
         "{nqn} namespace {nsid} is attached already, {}: use that, or detach it first (--duplicate-connect attaches it twice, which destroys a file system that both write to)",
         nvmf_attached::holder(nqn, nsid, namespace.uuid)
@@ -344,7 +345,7 @@ pub(super) fn lock_new_disk(options: &AttachOptions, namespace: &Namespace) -> R
         return Ok(lock);
     }
     let is_duplicated = DiskLock::is_duplicated(nqn, namespace.nsid, namespace.uuid);
-    ensure!(!is_duplicated.context("cannot look at the disk's lock")?, attached_already(nqn, namespace.nsid));
+    ensure!(!is_duplicated.context("cannot look at the disk's lock")?, attached_already(nqn, namespace));
     // With the lock, which nobody else can have meanwhile.
     let registry = Registry::of_this_user();
     let Some(left) = registry.left(nqn, namespace)? else { return Ok(lock) };
