@@ -4,12 +4,14 @@
 //! attached here and has not been wanted for a while is detached, unless it is in use. A controller that is away changes nothing: what
 //! it said last counts until it says something else, and no time passes for what it said to be gone.
 
+mod followed;
 mod wanted;
 
 use super::policy::Policy;
 use crate::command::PATH_OPTIONS;
 use core::fmt;
 use core::time::Duration;
+use followed::Followed;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Before an attach that failed is tried again; doubled each time, up to [`RETRY_DELAY_MAX`].
@@ -17,10 +19,6 @@ const RETRY_DELAY: Duration = Duration::from_secs(2);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(120);
 /// Before a disk that is in use is tried again to be detached, or one that could not be given a path to be given it.
 const IN_USE_DELAY: Duration = Duration::from_secs(30);
-/// Discovery controllers that are followed at once: referrals may lead in circles, and to many.
-const CONTROLLERS_MAX: usize = 256;
-/// Referrals behind one another.
-const DEPTH_MAX: u32 = 8;
 /// Paths of one disk beside the first.
 const PATHS_MAX: usize = 63;
 
@@ -171,24 +169,6 @@ pub(crate) enum Detached {
     Failed,
 }
 
-/// A discovery controller that is followed.
-#[derive(Debug)]
-struct Followed {
-    /// How many referrals lead there.
-    depth: u32,
-    /// What it said last; `None`: nothing yet.
-    log: Option<Vec<Entry>>,
-    /// It cannot say now that it was mistaken.
-    is_away: bool,
-}
-
-impl Followed {
-    fn lists(&self, wanted: &str) -> bool {
-        let is_it = |entry: &Entry| matches!(entry, Entry::Subsystem { nqn, .. } if nqn == wanted);
-        self.log.iter().flatten().any(is_it)
-    }
-}
-
 #[derive(Debug)]
 struct Watched {
     subsystem: Subsystem,
@@ -261,12 +241,17 @@ pub(crate) struct Beyond {
 #[derive(Debug)]
 pub(crate) struct Engine {
     policy: Policy,
+    /// Discovery controllers that are named.
     configured: BTreeSet<Controller>,
+    /// Those that are announced on the network.
+    announced: BTreeSet<Controller>,
     /// Subsystems that are wanted whatever discovery controllers say.
     fixed: Vec<Subsystem>,
     /// Where to begin is known.
     is_configured: bool,
     controllers: BTreeMap<Controller, Followed>,
+    /// Where others refer to and nobody is followed, for lack of room.
+    left_out: BTreeSet<Place>,
     watched: BTreeMap<Seen, Watched>,
     disks: BTreeMap<Disk, Managed>,
     /// Subsystems that are watched at most, of all that are listed.
@@ -280,9 +265,11 @@ impl Engine {
         Self {
             policy,
             configured: BTreeSet::new(),
+            announced: BTreeSet::new(),
             fixed: Vec::new(),
             is_configured: false,
             controllers: BTreeMap::new(),
+            left_out: BTreeSet::new(),
             watched: BTreeMap::new(),
             disks: BTreeMap::new(),
             subsystems_max: usize::MAX,
@@ -310,7 +297,7 @@ impl Engine {
             Phase::Attached { gone_since: Some(since), not_before }
                 if managed.is_ours && self.policy.detach && is_known =>
             {
-                Some((since + self.policy.detach_delay).max(not_before))
+                Some(since.saturating_add(self.policy.detach_delay).max(not_before))
             }
             _ => None,
         };
@@ -328,8 +315,7 @@ impl Engine {
         self.follow(now);
     }
 
-    /// The discovery controllers to begin with, all of them: from files, and those that were found on the network. And the subsystems
-    /// that are named themselves.
+    /// The discovery controllers to begin with, all of them, from files; and the subsystems that are named themselves.
     pub(crate) fn on_configured(
         &mut self,
         now: Duration,
@@ -339,6 +325,12 @@ impl Engine {
         self.configured = controllers.into_iter().collect();
         self.fixed = subsystems;
         self.is_configured = true;
+        self.follow(now);
+    }
+
+    /// The discovery controllers that are announced on the network, all of them.
+    pub(crate) fn on_announced(&mut self, now: Duration, controllers: impl IntoIterator<Item = Controller>) {
+        self.announced = controllers.into_iter().collect();
         self.follow(now);
     }
 
@@ -456,50 +448,6 @@ impl Engine {
             && self.actions.is_empty()
     }
 
-    /// Finds which discovery controllers are to be followed: the configured ones, and those that they refer to.
-    fn follow(&mut self, now: Duration) {
-        let mut depths: BTreeMap<Controller, u32> =
-            self.configured.iter().map(|controller| (controller.clone(), 0)).collect();
-        let mut waiting: VecDeque<Controller> = self.configured.iter().cloned().collect();
-        let mut beyond: BTreeSet<&Place> = BTreeSet::new();
-        let mut places: BTreeSet<Place> = self.configured.iter().map(|it| it.place.clone()).collect();
-        while let Some(controller) = waiting.pop_front() {
-            let depth = depths.get(&controller).copied().unwrap_or_default() + 1;
-            let log = self.controllers.get(&controller).and_then(|followed| followed.log.as_ref());
-            for entry in log.into_iter().flatten().filter(|_| self.policy.referrals) {
-                let Entry::Referral(place) = entry else { continue };
-                if !self.policy.allows_transport(&place.transport) || places.contains(place) {
-                    continue;
-                }
-                if depth > DEPTH_MAX || depths.len() >= CONTROLLERS_MAX {
-                    beyond.insert(place);
-                    continue;
-                }
-                places.insert(place.clone());
-                let referred = Controller { place: place.clone(), options: controller.options.clone() };
-                depths.insert(referred.clone(), depth);
-                waiting.push_back(referred);
-            }
-        }
-        self.beyond.referrals = beyond.len();
-        let gone: Vec<_> = self.controllers.keys().filter(|it| !depths.contains_key(it)).cloned().collect();
-        for controller in gone {
-            self.controllers.remove(&controller);
-            self.actions.push_back(Action::Leave(controller));
-        }
-        for (controller, depth) in depths {
-            match self.controllers.get_mut(&controller) {
-                Some(followed) => followed.depth = depth,
-                None => {
-                    self.controllers
-                        .insert(controller.clone(), Followed { depth, log: None, is_away: false });
-                    self.actions.push_back(Action::Follow(controller));
-                }
-            }
-        }
-        self.watch(now);
-    }
-
     /// Whether it is known what is gone: only when everybody has spoken.
     fn is_known(&self) -> bool {
         self.is_configured && self.controllers.values().all(|followed| followed.log.is_some())
@@ -521,10 +469,16 @@ impl Engine {
     /// may not have had everything yet when it spoke, and be lost again.
     fn is_answered_for(&self, disk: &Disk, listed_by: Option<&BTreeSet<Controller>>) -> bool {
         let had = |controller| listed_by.is_none_or(|listed_by| listed_by.contains(controller));
+        // One that there is no room for may list it still.
+        let is_left_out = match listed_by {
+            Some(listed_by) => listed_by.iter().any(|it| self.left_out.contains(&it.place)),
+            None => !self.left_out.is_empty(),
+        };
         let mut silent = self.controllers.iter().filter(|(_, followed)| followed.is_away);
         let mut watched = self.watched.iter().filter(|((nqn, _), _)| *nqn == disk.nqn);
         // What it lists still is not wanted for another reason.
-        !silent.any(|(controller, followed)| had(controller) && !followed.lists(&disk.nqn))
+        !is_left_out
+            && !silent.any(|(controller, followed)| had(controller) && !followed.lists(&disk.nqn))
             && !watched.any(|(_, watched)| watched.is_away)
     }
 
@@ -559,7 +513,9 @@ impl Engine {
         self.disks.retain(|disk, managed| {
             let subsystem = wanted.get(disk);
             if let Some(listed_by) = listed_by.get(disk) {
-                managed.listed_by = Some(listed_by.clone());
+                let before = managed.listed_by.take().into_iter().flatten();
+                let left = before.filter(|controller| self.left_out.contains(&controller.place));
+                managed.listed_by = Some(left.chain(listed_by.iter().cloned()).collect());
             }
             match &mut managed.phase {
                 Phase::Waits { .. } | Phase::Dismissed if subsystem.is_none() => return false,
@@ -591,7 +547,7 @@ impl Engine {
                         return true;
                     }
                     let since = *gone_since.get_or_insert(now);
-                    if since + self.policy.detach_delay <= now && *not_before <= now {
+                    if since.saturating_add(self.policy.detach_delay) <= now && *not_before <= now {
                         managed.phase = Phase::Detaching;
                         actions.push(Action::Detach(disk.clone()));
                     }

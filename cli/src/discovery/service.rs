@@ -269,23 +269,22 @@ impl Service {
     }
 
     fn configure(&mut self) {
-        let announced = self.announced.values().flatten();
-        let announced = announced.map(|place| Controller { place: place.clone(), options: Vec::new() });
-        let named = self.sources.controllers.iter().cloned();
-        let places: BTreeSet<_> = self.sources.controllers.iter().map(|it| it.place.clone()).collect();
-        let all = named.chain(announced.filter(|it| !places.contains(&it.place)));
         // A file names hosts: who names none is this machine, and not one more host.
         let names_hosts = self.sources.subsystems.iter().any(|it| host(&it.options).is_some());
         let own = names_hosts.then(HostIdentity::of_this_machine).and_then(Result::ok);
         let own = own.map(|host| format!("--hostnqn={}", host.nqn));
-        let all = all.map(|mut controller| {
+        let as_own = |mut controller: Controller| {
             if host(&controller.options).is_none() {
                 controller.options.extend(own.clone());
             }
             controller
-        });
+        };
         let now = self.start.elapsed();
-        self.engine.on_configured(now, all, self.sources.subsystems.clone());
+        let named = self.sources.controllers.iter().cloned().map(&as_own);
+        self.engine.on_configured(now, named, self.sources.subsystems.clone());
+        let announced = self.announced.values().flatten().cloned();
+        let announced = announced.map(|place| as_own(Controller { place, options: Vec::new() }));
+        self.engine.on_announced(now, announced);
         self.act();
     }
 

@@ -54,7 +54,7 @@ impl Engine {
         let mut left_out: BTreeSet<&str> = BTreeSet::new();
         let mut controllers: Vec<_> = self.controllers.iter().collect();
         // The nearest says with which options.
-        controllers.sort_by_key(|(_, followed)| followed.depth);
+        controllers.sort_by_key(|(_, followed)| followed.origin.depth);
         let of_each = controllers.into_iter().map(|(controller, followed)| {
             let mut listed: Vec<_> = self.listed(followed.log.as_deref().unwrap_or_default()).collect();
             listed.sort_by_key(|(nqn, ..)| !known.contains(nqn));

@@ -1,0 +1,169 @@
+//! Which discovery controllers are followed: those that are named, those that are announced, and those that these refer to.
+//!
+//! Each is a connection and a thread, and how many there are to be others say. What is followed and referred to still stays, and each
+//! that is named has its share of the places for what it refers to: whoever fills a log takes nothing from anybody.
+
+use super::{Action, Controller, Engine, Entry, Place};
+use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Discovery controllers that are followed at once: referrals may lead in circles, and to many.
+const CONTROLLERS_MAX: usize = 256;
+/// Of them, those that anybody on the network announces, with what they refer to.
+const ANNOUNCED_MAX: usize = 64;
+/// Referrals behind one another.
+const DEPTH_MAX: u32 = 8;
+
+/// Where the referrals to a controller begin: one that is named, or (`None`) all that are announced.
+pub(super) type Root = Option<Controller>;
+
+/// A discovery controller that is followed.
+#[derive(Debug)]
+pub(super) struct Followed {
+    pub(super) origin: Origin,
+    /// What it said last; `None`: nothing yet.
+    pub(super) log: Option<Vec<Entry>>,
+    /// It cannot say now that it was mistaken.
+    pub(super) is_away: bool,
+}
+
+/// Why a controller is followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Origin {
+    pub(super) root: Root,
+    /// How many referrals lead there.
+    pub(super) depth: u32,
+}
+
+impl Followed {
+    pub(super) fn lists(&self, wanted: &str) -> bool {
+        let is_it = |entry: &Entry| matches!(entry, Entry::Subsystem { nqn, .. } if nqn == wanted);
+        self.log.iter().flatten().any(is_it)
+    }
+}
+
+/// Those that are to be followed.
+#[derive(Default)]
+struct Chosen {
+    origins: BTreeMap<Controller, Origin>,
+    places: BTreeSet<Place>,
+    of_root: BTreeMap<Root, usize>,
+}
+
+impl Chosen {
+    /// Whether there is room for one more with this root, of which there may be `most`.
+    fn has_room(&self, root: &Root, most: usize) -> bool {
+        self.origins.len() < CONTROLLERS_MAX && self.of_root.get(root).is_none_or(|count| *count < most)
+    }
+
+    fn add(&mut self, controller: Controller, origin: Origin) {
+        self.places.insert(controller.place.clone());
+        *self.of_root.entry(origin.root.clone()).or_default() += 1;
+        self.origins.insert(controller, origin);
+    }
+}
+
+impl Engine {
+    /// Finds which discovery controllers are to be followed.
+    pub(super) fn follow(&mut self, now: Duration) {
+        let chosen = self.chosen();
+        self.left_out =
+            self.referrals(&chosen).filter(|place| !chosen.places.contains(*place)).cloned().collect();
+        self.beyond.referrals = self.left_out.len();
+        let gone = self.controllers.keys().filter(|it| !chosen.origins.contains_key(it));
+        for controller in gone.cloned().collect::<Vec<_>>() {
+            self.controllers.remove(&controller);
+            self.actions.push_back(Action::Leave(controller));
+        }
+        for (controller, origin) in chosen.origins {
+            match self.controllers.get_mut(&controller) {
+                Some(followed) => followed.origin = origin,
+                None => {
+                    self.controllers
+                        .insert(controller.clone(), Followed { origin, log: None, is_away: false });
+                    self.actions.push_back(Action::Follow(controller));
+                }
+            }
+        }
+        self.watch(now);
+    }
+
+    fn chosen(&self) -> Chosen {
+        let mut chosen = Chosen::default();
+        for controller in &self.configured {
+            chosen.add(controller.clone(), Origin { root: Some(controller.clone()), depth: 0 });
+        }
+        // A root is one of its own places.
+        let share = 1 + CONTROLLERS_MAX.saturating_sub(self.configured.len()) / self.configured.len().max(1);
+        for (most, is_kept) in [(share, true), (share, false), (usize::MAX, true), (usize::MAX, false)] {
+            self.refer(&mut chosen, most, is_kept);
+        }
+        // Nobody has named these, and they take nothing from those that somebody has.
+        for is_kept in [true, false] {
+            for controller in &self.announced {
+                let origin = Origin { root: None, depth: 0 };
+                self.choose(&mut chosen, controller.clone(), origin, ANNOUNCED_MAX, is_kept);
+            }
+            self.refer(&mut chosen, ANNOUNCED_MAX, is_kept);
+        }
+        chosen
+    }
+
+    /// Chooses what the chosen ones refer to, the nearest first, with `most` of a root. `is_kept`: of what is followed already.
+    fn refer(&self, chosen: &mut Chosen, most: usize, is_kept: bool) {
+        let mut waiting: Vec<_> =
+            chosen.origins.iter().map(|(it, origin)| (it.clone(), origin.clone())).collect();
+        waiting.sort_by_key(|(_, origin)| origin.depth);
+        let mut waiting = VecDeque::from(waiting);
+        while let Some((controller, origin)) = waiting.pop_front() {
+            if origin.depth == DEPTH_MAX || !chosen.has_room(&origin.root, most) {
+                continue;
+            }
+            for place in self.referrals_of(&controller) {
+                if chosen.places.contains(place) {
+                    continue;
+                }
+                let referred = Controller { place: place.clone(), options: controller.options.clone() };
+                let origin = Origin { depth: origin.depth + 1, ..origin.clone() };
+                if self.choose(chosen, referred.clone(), origin.clone(), most, is_kept) {
+                    waiting.push_back((referred, origin));
+                }
+            }
+        }
+    }
+
+    /// Chooses a controller if there is room for it.
+    fn choose(
+        &self,
+        chosen: &mut Chosen,
+        it: Controller,
+        origin: Origin,
+        most: usize,
+        is_kept: bool,
+    ) -> bool {
+        let is_followed = || self.controllers.get(&it).is_some_and(|it| it.origin.root == origin.root);
+        let is_chosen = chosen.has_room(&origin.root, most)
+            && !chosen.places.contains(&it.place)
+            && (!is_kept || is_followed());
+        if is_chosen {
+            chosen.add(it, origin);
+        }
+        is_chosen
+    }
+
+    /// Where the chosen ones refer to, and what is announced.
+    fn referrals<'a>(&'a self, chosen: &'a Chosen) -> impl Iterator<Item = &'a Place> {
+        let announced = self.announced.iter().map(|controller| &controller.place);
+        announced.chain(chosen.origins.keys().flat_map(|controller| self.referrals_of(controller)))
+    }
+
+    /// Where a controller refers to, as far as the policy allows.
+    fn referrals_of(&self, controller: &Controller) -> impl Iterator<Item = &Place> {
+        let log = self.controllers.get(controller).and_then(|followed| followed.log.as_ref());
+        let entries = log.into_iter().flatten().filter(|_| self.policy.referrals);
+        entries.filter_map(|entry| match entry {
+            Entry::Referral(place) if self.policy.allows_transport(&place.transport) => Some(place),
+            _ => None,
+        })
+    }
+}
