@@ -13,14 +13,14 @@ use core::fmt;
 use core::time::Duration;
 use followed::Followed;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
+use wanted::Watched;
 
 /// Before an attach that failed is tried again; doubled each time, up to [`RETRY_DELAY_MAX`].
 const RETRY_DELAY: Duration = Duration::from_secs(2);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(120);
 /// Before a disk that is in use is tried again to be detached, or one that could not be given a path to be given it.
 const IN_USE_DELAY: Duration = Duration::from_secs(30);
-/// Paths of one disk beside the first.
-const PATHS_MAX: usize = 63;
 
 /// Where a controller listens, and over what.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,6 +35,16 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { transport, address, port } = self;
         write!(f, "{transport} {address} port {port}")
+    }
+}
+
+impl Place {
+    /// Whether both are the same, however the address is written.
+    fn is(&self, other: &Self) -> bool {
+        let address = |place: &Self| place.address.parse::<IpAddr>().ok();
+        let is_same_address =
+            self.address == other.address || address(self).is_some_and(|it| Some(it) == address(other));
+        is_same_address && (&self.transport, self.port) == (&other.transport, other.port)
     }
 }
 
@@ -107,10 +117,10 @@ impl Subsystem {
         self.paths.iter().any(SubsystemPath::has_tls)
     }
 
-    /// Adds a path that it does not have yet.
-    fn add(&mut self, path: SubsystemPath) {
-        if !self.paths.iter().any(|it| it.is_same(&path)) && self.paths.len() <= PATHS_MAX {
-            self.paths.push(path);
+    /// Adds a path that it does not have yet, up to so many.
+    fn add(&mut self, path: &SubsystemPath, most: usize) {
+        if self.paths.len() < most && !self.paths.iter().any(|it| it.is_same(path)) {
+            self.paths.push(path.clone());
         }
     }
 
@@ -151,6 +161,8 @@ pub(crate) enum Action {
     Leave(Controller),
     /// Connect to a subsystem, stay connected, and tell each list of namespaces ([`Engine::on_namespaces`]).
     Watch(Subsystem),
+    /// It has other paths: to be used when it is connected to anew, as where it was lost.
+    Widen(Subsystem),
     /// Leave it.
     Unwatch(Seen),
     /// Attach a namespace; then [`Engine::on_attached`].
@@ -167,15 +179,6 @@ pub(crate) enum Detached {
     Gone,
     InUse,
     Failed,
-}
-
-#[derive(Debug)]
-struct Watched {
-    subsystem: Subsystem,
-    /// What it said last.
-    nsids: Option<BTreeSet<u32>>,
-    /// It cannot say now that it has others.
-    is_away: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,6 +207,8 @@ struct Managed {
     is_ours: bool,
     /// The discovery controllers that listed it when it was wanted last; `None`: it has not been wanted yet.
     listed_by: Option<BTreeSet<Controller>>,
+    /// The place over which it was attached first.
+    way: Option<Place>,
     /// The paths that it was attached with or given.
     paths: Vec<SubsystemPath>,
     /// It is being given some.
@@ -220,6 +225,7 @@ impl Managed {
             phase,
             is_ours,
             listed_by: None,
+            way: None,
             paths: Vec::new(),
             is_adding: false,
             add_again: None,
@@ -234,6 +240,14 @@ pub(crate) struct Beyond {
     /// Discovery controllers that are not followed.
     pub(crate) referrals: usize,
     /// Subsystems that are not watched.
+    pub(crate) subsystems: usize,
+}
+
+/// How much there is at most of what others list. One discovery controller that is named has half of it, with all that it refers to;
+/// so have all that are announced.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Subsystems that are watched.
     pub(crate) subsystems: usize,
 }
 
@@ -254,8 +268,7 @@ pub(crate) struct Engine {
     left_out: BTreeSet<Place>,
     watched: BTreeMap<Seen, Watched>,
     disks: BTreeMap<Disk, Managed>,
-    /// Subsystems that are watched at most, of all that are listed.
-    subsystems_max: usize,
+    limits: Limits,
     beyond: Beyond,
     actions: VecDeque<Action>,
 }
@@ -272,15 +285,15 @@ impl Engine {
             left_out: BTreeSet::new(),
             watched: BTreeMap::new(),
             disks: BTreeMap::new(),
-            subsystems_max: usize::MAX,
+            limits: Limits { subsystems: usize::MAX },
             beyond: Beyond::default(),
             actions: VecDeque::new(),
         }
     }
 
-    /// The same, with no more than so many subsystems that discovery controllers list, half of them of one controller.
-    pub(crate) fn with_subsystems_max(self, subsystems_max: usize) -> Self {
-        Self { subsystems_max, ..self }
+    /// The same, with no more than this.
+    pub(crate) fn with_limits(self, limits: Limits) -> Self {
+        Self { limits, ..self }
     }
 
     /// What to do; ask after every call of another method, until `None`.
@@ -334,13 +347,18 @@ impl Engine {
         self.follow(now);
     }
 
-    /// What is attached on this machine already, whether by this service, and whether it is to be brought back.
-    pub(crate) fn on_disks(&mut self, now: Duration, disks: impl IntoIterator<Item = (Disk, bool, bool)>) {
-        for (disk, is_ours, is_dead) in disks {
+    /// What is attached on this machine already, over which place, whether by this service, and whether it is to be brought back.
+    pub(crate) fn on_disks(
+        &mut self,
+        now: Duration,
+        disks: impl IntoIterator<Item = (Disk, Option<Place>, bool, bool)>,
+    ) {
+        for (disk, way, is_ours, is_dead) in disks {
             let phase = Phase::Attached { gone_since: None, not_before: now };
             let managed = self.disks.entry(disk).or_insert(Managed::new(phase, is_ours));
             // The same disk may be attached twice.
             (managed.is_ours, managed.is_dead) = (is_ours, managed.is_dead || is_dead);
+            managed.way = managed.way.take().or(way);
         }
         self.advance(now);
     }
@@ -361,10 +379,17 @@ impl Engine {
         }
     }
 
-    /// The namespaces of a subsystem that is watched.
-    pub(crate) fn on_namespaces(&mut self, now: Duration, seen: &Seen, nsids: impl IntoIterator<Item = u32>) {
+    /// The namespaces of a subsystem that is watched, and where it was asked.
+    pub(crate) fn on_namespaces(
+        &mut self,
+        now: Duration,
+        seen: &Seen,
+        at: Option<Place>,
+        nsids: impl IntoIterator<Item = u32>,
+    ) {
         if let Some(watched) = self.watched.get_mut(seen) {
             (watched.nsids, watched.is_away) = (Some(nsids.into_iter().collect()), false);
+            watched.answered_at = at;
             self.advance(now);
         }
     }
@@ -457,7 +482,7 @@ impl Engine {
     fn subsystem(&self, disk: &Disk) -> Option<&Subsystem> {
         let of = |watched: &&Watched| watched.nsids.as_ref().is_none_or(|nsids| nsids.contains(&disk.nsid));
         let here = self.watched.iter().filter(|((nqn, _), _)| *nqn == disk.nqn).map(|(_, watched)| watched);
-        here.filter(of).min_by_key(|watched| watched.nsids.is_none()).map(|watched| &watched.subsystem)
+        here.filter(of).min_by_key(|watched| watched.nsids.is_none()).map(|watched| &watched.wanted.subsystem)
     }
 
     /// Whether a disk is to be attached; also one of which nothing new is known.
@@ -466,7 +491,8 @@ impl Engine {
     }
 
     /// Whether those that had a disk, and do not name it any more, could say now that it is there after all. One that starts again
-    /// may not have had everything yet when it spoke, and be lost again.
+    /// may not have had everything yet when it spoke, and be lost again. And who lists a subsystem that another one has listed before
+    /// does not say what is gone from it.
     fn is_answered_for(&self, disk: &Disk, listed_by: Option<&BTreeSet<Controller>>) -> bool {
         let had = |controller| listed_by.is_none_or(|listed_by| listed_by.contains(controller));
         // One that there is no room for may list it still.
@@ -479,7 +505,7 @@ impl Engine {
         // What it lists still is not wanted for another reason.
         !is_left_out
             && !silent.any(|(controller, followed)| had(controller) && !followed.lists(&disk.nqn))
-            && !watched.any(|(_, watched)| watched.is_away)
+            && watched.all(|(_, watched)| watched.has_answered_itself())
     }
 
     /// Whether the namespace was seen by a connection that is there.
@@ -522,6 +548,7 @@ impl Engine {
                 Phase::Waits { until, failures } if *until <= now => {
                     managed.phase = Phase::Attaching { failures: *failures };
                     managed.paths = subsystem.map(|it| it.paths.clone()).unwrap_or_default();
+                    managed.way = managed.paths.first().map(|path| path.place.clone());
                     actions.extend(subsystem.map(|it| Action::Attach(disk.clone(), it.clone())));
                 }
                 Phase::Attached { gone_since, .. } if let Some(subsystem) = subsystem => {

@@ -2,6 +2,15 @@
 
 use super::*;
 
+impl Engine {
+    /// As it is said over the first of its paths.
+    fn on_first_namespaces(&mut self, now: Duration, seen: &Seen, nsids: impl IntoIterator<Item = u32>) {
+        let path = self.watched.get(seen).and_then(|watched| watched.wanted.subsystem.paths.first());
+        let at = path.map(|path| path.place.clone());
+        self.on_namespaces(now, seen, at, nsids);
+    }
+}
+
 const NOW: Duration = Duration::from_secs(100);
 
 fn place(address: &str) -> Place {
@@ -48,7 +57,7 @@ fn attached() -> Engine {
     let mut engine = Engine::new(Policy::default());
     engine.on_configured(NOW, [controller("d")], Vec::new());
     engine.on_log(NOW, &controller("d"), vec![subsystem("a", "t")]);
-    engine.on_namespaces(NOW, &seen("a"), [1]);
+    engine.on_first_namespaces(NOW, &seen("a"), [1]);
     assert_eq!(disks(&mut engine), ["+a/1"]);
     engine.on_attached(NOW, &disk("a", 1), true);
     assert!(actions(&mut engine).is_empty() && engine.is_settled());
@@ -96,7 +105,7 @@ fn all_ways_to_a_subsystem_are_its_paths() {
         vec![subsystem("a", "t1"), subsystem("a", "t2"), subsystem("a", "t1")],
     );
     let watched = actions(&mut engine).into_iter().find_map(|action| match action {
-        Action::Watch(subsystem) => Some(subsystem),
+        Action::Watch(subsystem) | Action::Widen(subsystem) => Some(subsystem),
         _ => None,
     });
     let watched = watched.expect("it is watched");
@@ -153,8 +162,10 @@ fn paths_of_two_discovery_controllers_lead_from_where_each_is_asked() {
     engine.on_log(NOW, &one, vec![subsystem("a", "t1")]);
     engine.on_log(NOW, &other, vec![subsystem("a", "t2")]);
     let last = actions(&mut engine).into_iter().rev();
-    let last =
-        last.filter_map(|action| if let Action::Watch(subsystem) = action { Some(subsystem) } else { None });
+    let last = last.filter_map(|action| match action {
+        Action::Watch(subsystem) | Action::Widen(subsystem) => Some(subsystem),
+        _ => None,
+    });
     let paths = last.take(1).next().expect("a subsystem is wanted").paths;
     assert_eq!(
         paths,
@@ -197,7 +208,7 @@ fn attached_disk_is_given_the_paths_that_are_listed_later_and_once_each() {
     let mut engine = attached();
     engine.on_log(NOW, &controller("d"), vec![subsystem("a", "t"), subsystem("a", "t2")]);
     assert_eq!(added(&mut engine), [(disk("a", 1), 2)]);
-    engine.on_namespaces(NOW, &seen("a"), [1]);
+    engine.on_first_namespaces(NOW, &seen("a"), [1]);
     assert!(!engine.is_settled() && added(&mut engine).is_empty(), "it is under way");
     engine.on_paths_added(NOW, &disk("a", 1), true);
     assert!(added(&mut engine).is_empty() && engine.is_settled());
@@ -207,7 +218,7 @@ fn attached_disk_is_given_the_paths_that_are_listed_later_and_once_each() {
     engine.on_paths_added(NOW, &disk("a", 1), true);
     // One that somebody else attached has them looked at from the start.
     let mut engine = Engine::new(Policy::default());
-    engine.on_disks(NOW, [(disk("a", 1), false, false)]);
+    engine.on_disks(NOW, [(disk("a", 1), None, false, false)]);
     engine.on_configured(NOW, [controller("d")], Vec::new());
     engine.on_log(NOW, &controller("d"), vec![subsystem("a", "t")]);
     assert_eq!(added(&mut engine), [(disk("a", 1), 1)]);
@@ -225,8 +236,8 @@ fn two_hosts_of_one_file_are_kept_apart() {
     engine.on_configured(NOW, [], vec![one.clone(), other.clone()]);
     assert_eq!(actions(&mut engine), [Action::Watch(one.clone()), Action::Watch(other.clone())]);
     // Each sees namespaces of its own, and both see one.
-    engine.on_namespaces(NOW, &one.seen(), [1, 2]);
-    engine.on_namespaces(NOW, &other.seen(), [2, 3]);
+    engine.on_first_namespaces(NOW, &one.seen(), [1, 2]);
+    engine.on_first_namespaces(NOW, &other.seen(), [2, 3]);
     let attach = |nsid, as_whom: &Subsystem| Action::Attach(disk("a", nsid), as_whom.clone());
     assert_eq!(actions(&mut engine), [attach(1, &one), attach(2, &one), attach(3, &other)]);
 }
@@ -234,10 +245,10 @@ fn two_hosts_of_one_file_are_kept_apart() {
 #[test]
 fn what_appears_is_attached_and_what_was_removed_is_detached_after_a_while() {
     let mut engine = attached();
-    engine.on_namespaces(NOW, &seen("a"), [1, 2]);
+    engine.on_first_namespaces(NOW, &seen("a"), [1, 2]);
     assert_eq!(disks(&mut engine), ["+a/2"]);
     engine.on_attached(NOW, &disk("a", 2), true);
-    engine.on_namespaces(NOW, &seen("a"), [2]);
+    engine.on_first_namespaces(NOW, &seen("a"), [2]);
     assert!(disks(&mut engine).is_empty(), "it may come back");
     assert_eq!(until(&mut engine, NOW + Duration::from_secs(29)), Vec::<String>::new());
     assert_eq!(until(&mut engine, NOW + Duration::from_secs(31)), ["-a/1"]);
@@ -258,10 +269,10 @@ fn target_that_starts_again_loses_no_disk() {
         now += Duration::from_secs(20);
         assert_eq!(until(&mut engine, now), Vec::<String>::new());
         engine.on_log(now, &controller("d"), vec![subsystem("a", "t")]);
-        engine.on_namespaces(now, &seen("a"), []);
+        engine.on_first_namespaces(now, &seen("a"), []);
         now += Duration::from_secs(20);
         assert_eq!(until(&mut engine, now), Vec::<String>::new());
-        engine.on_namespaces(now, &seen("a"), [1]);
+        engine.on_first_namespaces(now, &seen("a"), [1]);
         assert!(disks(&mut engine).is_empty(), "it is attached still");
     }
     assert_eq!(engine.counts(), (1, 1));
@@ -274,17 +285,17 @@ const LONG: Duration = Duration::from_secs(3600);
 fn disk_is_not_gone_while_the_subsystem_that_had_it_is_away() {
     let mut engine = attached();
     // It shows nothing for a moment while it ends, and when it begins.
-    engine.on_namespaces(NOW, &seen("a"), []);
+    engine.on_first_namespaces(NOW, &seen("a"), []);
     engine.on_subsystem_away(NOW, &seen("a"));
     assert_eq!(until(&mut engine, NOW + LONG), Vec::<String>::new());
     let now = NOW + LONG;
     engine.on_timeout(now);
-    engine.on_namespaces(now, &seen("a"), []);
+    engine.on_first_namespaces(now, &seen("a"), []);
     assert!(disks(&mut engine).is_empty(), "the time counts from now on");
-    engine.on_namespaces(now, &seen("a"), [1]);
+    engine.on_first_namespaces(now, &seen("a"), [1]);
     assert_eq!(until(&mut engine, now + LONG), Vec::<String>::new());
     // What is there and has it no more is believed, after a while.
-    engine.on_namespaces(now, &seen("a"), []);
+    engine.on_first_namespaces(now, &seen("a"), []);
     assert_eq!(until(&mut engine, now + Duration::from_secs(29)), Vec::<String>::new());
     assert_eq!(until(&mut engine, now + Duration::from_secs(30)), ["-a/1"]);
 }
@@ -324,7 +335,7 @@ fn disk_that_the_policy_denies_goes_also_while_its_discovery_controller_is_away(
 #[test]
 fn disk_in_use_stays_until_it_is_not() {
     let mut engine = attached();
-    engine.on_namespaces(NOW, &seen("a"), []);
+    engine.on_first_namespaces(NOW, &seen("a"), []);
     let mut now = NOW + Duration::from_secs(30);
     for _ in 0..3 {
         assert_eq!(until(&mut engine, now), ["-a/1"]);
@@ -342,7 +353,7 @@ fn attach_that_fails_is_tried_again_ever_more_seldom() {
     let mut engine = Engine::new(Policy::default());
     engine.on_configured(NOW, [controller("d")], Vec::new());
     engine.on_log(NOW, &controller("d"), vec![subsystem("a", "t")]);
-    engine.on_namespaces(NOW, &seen("a"), [1]);
+    engine.on_first_namespaces(NOW, &seen("a"), [1]);
     assert_eq!(disks(&mut engine), ["+a/1"]);
     let (mut now, mut delays) = (NOW, Vec::new());
     for _ in 0..8 {
@@ -356,7 +367,7 @@ fn attach_that_fails_is_tried_again_ever_more_seldom() {
     assert_eq!(delays, [2, 4, 8, 16, 32, 64, 120, 120]);
     // What is no more wanted is not tried.
     engine.on_attached(now, &disk("a", 1), false);
-    engine.on_namespaces(now, &seen("a"), []);
+    engine.on_first_namespaces(now, &seen("a"), []);
     assert_eq!((engine.poll_timeout(), disks(&mut engine)), (None, Vec::new()));
 }
 
@@ -365,7 +376,7 @@ fn policy_decides_and_its_change_counts_at_once() {
     let mut engine = attached();
     let entries = vec![subsystem("a", "t"), subsystem("b", "t")];
     engine.on_log(NOW, &controller("d"), entries);
-    engine.on_namespaces(NOW, &seen("b"), [1]);
+    engine.on_first_namespaces(NOW, &seen("b"), [1]);
     assert_eq!(disks(&mut engine), ["+b/1"]);
     engine.on_attached(NOW, &disk("b", 1), true);
     let denied = Policy::read_text("deny = [\"a\"]\ndetach_delay_s = 0");
@@ -383,14 +394,18 @@ fn disk_of_somebody_else_is_not_attached_again_nor_detached() {
     let mut engine = Engine::new(Policy::default());
     engine.on_disks(
         NOW,
-        [(disk("a", 1), false, false), (disk("a", 2), true, false), (disk("z", 1), true, false)],
+        [
+            (disk("a", 1), None, false, false),
+            (disk("a", 2), None, true, false),
+            (disk("z", 1), None, true, false),
+        ],
     );
     engine.on_configured(NOW, [controller("d")], Vec::new());
     // Nothing is known yet of what is gone.
     assert_eq!(until(&mut engine, NOW + Duration::from_secs(3600)), Vec::<String>::new());
     let now = NOW + Duration::from_secs(3600);
     engine.on_log(now, &controller("d"), vec![subsystem("a", "t")]);
-    engine.on_namespaces(now, &seen("a"), [3]);
+    engine.on_first_namespaces(now, &seen("a"), [3]);
     assert_eq!(disks(&mut engine), ["+a/3"]);
     engine.on_attached(now, &disk("a", 3), true);
     assert_eq!(until(&mut engine, now + Duration::from_secs(60)), ["-a/2", "-z/1"]);
@@ -402,10 +417,10 @@ fn disk_that_a_person_detached_stays_away_until_it_was_gone() {
     engine.on_listed(NOW, &BTreeMap::from([(disk("a", 1), false)]));
     assert_eq!(engine.counts(), (1, 1));
     engine.on_listed(NOW, &BTreeMap::new());
-    engine.on_namespaces(NOW, &seen("a"), [1]);
+    engine.on_first_namespaces(NOW, &seen("a"), [1]);
     assert!(disks(&mut engine).is_empty());
-    engine.on_namespaces(NOW, &seen("a"), []);
-    engine.on_namespaces(NOW, &seen("a"), [1]);
+    engine.on_first_namespaces(NOW, &seen("a"), []);
+    engine.on_first_namespaces(NOW, &seen("a"), [1]);
     assert_eq!(disks(&mut engine), ["+a/1"]);
 }
 
@@ -415,7 +430,7 @@ fn subsystem_that_is_named_itself_needs_no_discovery_controller() {
     let named = Subsystem { nqn: "a".to_owned(), paths: vec![path("t", &[])], options: Vec::new() };
     engine.on_configured(NOW, [], vec![named.clone()]);
     assert_eq!(actions(&mut engine), [Action::Watch(named)]);
-    engine.on_namespaces(NOW, &seen("a"), [7]);
+    engine.on_first_namespaces(NOW, &seen("a"), [7]);
     assert_eq!(disks(&mut engine), ["+a/7"]);
 }
 
@@ -430,7 +445,7 @@ fn subsystem_that_is_configured_with_tls_gets_no_path_in_the_clear_from_discover
         vec![Entry::Subsystem { nqn: "a".to_owned(), place: place("t2"), tls: false }],
     );
     let watched = |action| match action {
-        Action::Watch(subsystem) => Some(subsystem),
+        Action::Watch(subsystem) | Action::Widen(subsystem) => Some(subsystem),
         _ => None,
     };
     let last = actions(&mut engine).into_iter().rev().find_map(watched);
@@ -451,7 +466,7 @@ fn disk_that_is_dead_is_brought_back_once_its_target_is_there() {
     let dead = BTreeMap::from([(disk("a", 1), true)]);
     engine.on_listed(NOW, &dead);
     assert!(!adds(&mut engine), "its target is away");
-    engine.on_namespaces(NOW, &seen("a"), [1]);
+    engine.on_first_namespaces(NOW, &seen("a"), [1]);
     assert!(adds(&mut engine));
     engine.on_listed(NOW, &dead);
     assert!(!adds(&mut engine), "that is under way");
@@ -471,11 +486,11 @@ fn disk_that_is_dead_is_brought_back_once_its_target_is_there() {
 #[test]
 fn disk_that_was_dead_from_the_start_waits_for_its_target() {
     let mut engine = Engine::new(Policy::default());
-    engine.on_disks(NOW, [(disk("a", 1), false, true)]);
+    engine.on_disks(NOW, [(disk("a", 1), None, false, true)]);
     engine.on_configured(NOW, [controller("d")], Vec::new());
     engine.on_log(NOW, &controller("d"), vec![subsystem("a", "t")]);
     assert!(!adds(&mut engine));
-    engine.on_namespaces(NOW, &seen("a"), [1]);
+    engine.on_first_namespaces(NOW, &seen("a"), [1]);
     assert!(adds(&mut engine) && !engine.is_settled());
     engine.on_paths_added(NOW, &disk("a", 1), true);
     assert!(engine.is_settled());
@@ -501,7 +516,7 @@ fn referrals_beyond_the_limits_are_counted() {
 /// Whoever writes a log has neither as many connections made as it likes, nor takes those of others.
 #[test]
 fn subsystems_beyond_the_limit_are_left_out_and_take_no_place_from_others() {
-    let mut engine = attached().with_subsystems_max(6);
+    let mut engine = attached().with_limits(Limits { subsystems: 6 });
     let watched = |engine: &mut Engine| -> Vec<String> {
         let watched = actions(engine).into_iter().filter_map(|action| match action {
             Action::Watch(subsystem) => Some(format!("+{}", subsystem.nqn)),
@@ -538,8 +553,8 @@ fn subsystems_beyond_the_limit_are_left_out_and_take_no_place_from_others() {
 /// Of a service that was started again: its disks are nobody's to take away.
 #[test]
 fn disk_that_is_attached_already_has_its_place_among_too_many() {
-    let mut engine = Engine::new(Policy::default()).with_subsystems_max(2);
-    engine.on_disks(NOW, [(disk("z", 1), true, false)]);
+    let mut engine = Engine::new(Policy::default()).with_limits(Limits { subsystems: 2 });
+    engine.on_disks(NOW, [(disk("z", 1), None, true, false)]);
     engine.on_configured(NOW, [controller("d")], Vec::new());
     engine.on_log(NOW, &controller("d"), ["a", "b", "c", "z"].map(|nqn| subsystem(nqn, "t")).to_vec());
     let is_watched = |action: &Action| matches!(action, Action::Watch(subsystem) if subsystem.nqn == "z");
@@ -593,7 +608,7 @@ fn disk_is_not_gone_while_there_is_no_room_for_the_discovery_controller_that_lis
         engine.on_log(NOW, &controller(&number.to_string()), Vec::new());
     }
     engine.on_log(NOW, &controller("R"), vec![subsystem("a", "t")]);
-    engine.on_namespaces(NOW, &seen("a"), [1]);
+    engine.on_first_namespaces(NOW, &seen("a"), [1]);
     engine.on_attached(NOW, &disk("a", 1), true);
     actions(&mut engine);
     // Others are named, and have their share.
@@ -615,4 +630,87 @@ fn delay_as_long_as_can_be_is_no_failure() {
     engine.on_policy(NOW, Policy::read_text("detach_delay_s = 18446744073709551615"));
     engine.on_log(NOW, &controller("d"), Vec::new());
     assert_eq!(until(&mut engine, NOW + LONG), Vec::<String>::new());
+}
+
+/// Two that are named: `l` lists the subsystem first, and namespace 1 of it is attached; then `h` lists it, too.
+fn listed_by_another(entries: Vec<Entry>) -> Engine {
+    let mut engine = Engine::new(Policy::default());
+    engine.on_configured(NOW, [controller("h"), controller("l")], Vec::new());
+    engine.on_log(NOW, &controller("h"), Vec::new());
+    engine.on_log(NOW, &controller("l"), vec![subsystem("a", "t")]);
+    engine.on_first_namespaces(NOW, &seen("a"), [1]);
+    assert_eq!(disks(&mut engine), ["+a/1"]);
+    engine.on_attached(NOW, &disk("a", 1), true);
+    engine.on_log(NOW, &controller("h"), entries);
+    engine
+}
+
+#[test]
+fn paths_of_who_lists_a_subsystem_later_come_behind_and_connect_nothing_anew() {
+    let many = (0..100).map(|number| subsystem("a", &format!("h{number}"))).collect();
+    let mut engine = listed_by_another(many);
+    let done = actions(&mut engine);
+    assert!(!done.iter().any(|action| matches!(action, Action::Watch(_))), "{done:?}");
+    let wider = done.iter().find_map(|action| if let Action::Widen(it) = action { Some(it) } else { None });
+    let paths = &wider.expect("the paths are told").paths;
+    assert_eq!((&paths[0].place, paths.len()), (&place("t"), 64));
+    // There is room for another path of the first, and for another one that lists it.
+    engine.on_configured(NOW, ["h", "l", "m"].map(controller), Vec::new());
+    engine.on_log(NOW, &controller("m"), vec![subsystem("a", "m")]);
+    engine.on_log(NOW, &controller("l"), vec![subsystem("a", "t"), subsystem("a", "t2")]);
+    let done = actions(&mut engine);
+    assert!(!done.iter().any(|action| matches!(action, Action::Watch(_))), "it is connected over t");
+    let widened = done.iter().rev().find_map(|it| if let Action::Widen(it) = it { Some(it) } else { None });
+    let places: Vec<_> = widened.expect("it has others").paths.iter().map(|path| &path.place).collect();
+    assert_eq!(places[..2], [&place("t"), &place("t2")]);
+    assert!(places.contains(&&place("m")) && places.len() == 64);
+}
+
+#[test]
+fn disk_is_not_gone_where_only_another_that_lists_its_subsystem_has_none() {
+    let mut engine = listed_by_another(vec![subsystem("a", "h")]);
+    // The first place is away, and the other one answers.
+    engine.on_namespaces(NOW, &seen("a"), Some(place("h")), []);
+    assert_eq!(until(&mut engine, NOW + LONG), Vec::<String>::new());
+    // It says so itself.
+    engine.on_namespaces(NOW + LONG, &seen("a"), Some(place("t")), []);
+    assert_eq!(until(&mut engine, NOW + LONG * 2), ["-a/1"]);
+    // And where the first lists it no more, the other one is who is asked.
+    let mut engine = listed_by_another(vec![subsystem("a", "h")]);
+    actions(&mut engine);
+    engine.on_log(NOW, &controller("l"), Vec::new());
+    assert_eq!(watched(&mut engine).paths, [path("h", &["--hdr-digest"])]);
+    engine.on_namespaces(NOW, &seen("a"), Some(place("h")), []);
+    assert_eq!(until(&mut engine, NOW + LONG), ["-a/1"]);
+}
+
+/// Of a service that was started again, to which the other one answers first.
+#[test]
+fn disk_that_is_attached_already_is_asked_for_where_it_is_attached() {
+    let mut engine = Engine::new(Policy::default());
+    engine.on_disks(NOW, [(disk("a", 1), Some(place("t")), true, false)]);
+    engine.on_configured(NOW, [controller("h"), controller("l")], Vec::new());
+    engine.on_log(NOW, &controller("h"), vec![subsystem("a", "h")]);
+    engine.on_first_namespaces(NOW, &seen("a"), []);
+    actions(&mut engine);
+    engine.on_log(NOW, &controller("l"), vec![subsystem("a", "t")]);
+    assert_eq!(watched(&mut engine).paths[0].place, place("t"));
+    assert_eq!(until(&mut engine, NOW + LONG), Vec::<String>::new());
+    engine.on_first_namespaces(NOW + LONG, &seen("a"), [1]);
+    assert_eq!(until(&mut engine, NOW + LONG * 2), Vec::<String>::new());
+}
+
+#[test]
+fn one_that_refers_to_itself_has_no_more_subsystems_for_it() {
+    let mut engine = Engine::new(Policy::default()).with_limits(Limits { subsystems: 8 });
+    engine.on_disks(NOW, [(disk("z", 1), None, true, false)]);
+    engine.on_configured(NOW, [controller("h"), controller("l")], Vec::new());
+    let list = |from: u32| (from..from + 8).map(|number| subsystem(&number.to_string(), "t"));
+    engine.on_log(NOW, &controller("h"), list(0).chain([Entry::Referral(place("h2"))]).collect());
+    engine.on_log(NOW, &controller("h2"), list(8).collect());
+    assert_eq!((engine.watched.len(), engine.beyond().subsystems), (4, 12));
+    // What is attached has a place of them.
+    engine.on_log(NOW, &controller("l"), list(16).chain([subsystem("z", "t")]).collect());
+    assert_eq!((engine.watched.len(), engine.beyond().subsystems), (8, 12 + 5));
+    assert!(engine.watched.contains_key(&seen("z")));
 }

@@ -1,6 +1,8 @@
 //! Doing what the engine wants: connections to discovery controllers and subsystems, disks attached and detached.
 
-use super::engine::{Action, Beyond, Controller, Detached, Disk, Engine, Seen, Subsystem, host};
+use super::engine::{
+    Action, Beyond, Controller, Detached, Disk, Engine, Limits, Place, Seen, Subsystem, host,
+};
 use super::entries::{Log, log as read};
 use super::further_paths::Added;
 use super::mdns::{Announced, Browser};
@@ -11,16 +13,17 @@ use crate::connect::{connect, reach};
 use crate::interrupt;
 use crate::print::chain;
 use anyhow::{Context, Result, anyhow};
+use nvme_proto::fabrics::discovery::TransportType;
 use nvmf_attached::{Attachment, State};
-use nvmf_initiator::{Change, ConnectionState, Discovery, DiscoveryChange, HostIdentity};
+use nvmf_initiator::{Change, Connection, ConnectionState, Discovery, DiscoveryChange, HostIdentity};
 use sd_notify::NotifyState;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Display;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::sleep;
 
@@ -34,8 +37,8 @@ const AT_ONCE: usize = 16;
 /// Subsystems that are connected to at once, to ask which namespaces they have; the others wait. Each connection takes a thread and some
 /// descriptors until it is there or has failed, and how many there are to be others say.
 const ASKED_AT_ONCE: usize = 128;
-/// Subsystems that are stayed connected to, of those that are listed.
-const SUBSYSTEMS_MAX: usize = 1024;
+/// Of what is listed, what a service looks after.
+const LIMITS: Limits = Limits { subsystems: 1024 };
 /// Things that are said to be left out: what they are called others say.
 const LEFT_OUT_MAX: usize = 256;
 /// No disk disappears from the list without somebody's doing: how often that is looked at where nothing else happens.
@@ -73,7 +76,8 @@ pub(crate) fn failure(nqn: impl Display, nsid: u32, error: &anyhow::Error) -> St
 /// What happened.
 enum Event {
     Log(Controller, Log),
-    Namespaces(Seen, Vec<u32>),
+    /// The namespaces of a subsystem, and where it was asked.
+    Namespaces(Seen, Option<Place>, Vec<u32>),
     /// A controller that is followed was lost, and is being connected again.
     ControllerAway(Controller),
     /// The same of a subsystem that is watched.
@@ -196,9 +200,9 @@ struct Service {
     form: String,
     sources: Sources,
     /// Discovery controllers that are announced on the network, by kind.
-    announced: BTreeMap<&'static str, Vec<super::engine::Place>>,
+    announced: BTreeMap<&'static str, Vec<Place>>,
     followed: HashMap<Controller, JoinHandle<()>>,
-    watched: HashMap<Seen, JoinHandle<()>>,
+    watched: HashMap<Seen, (watch::Sender<Subsystem>, JoinHandle<()>)>,
     /// Subsystems that some controller lists, or that are named.
     wanted: BTreeSet<String>,
     tell: UnboundedSender<Event>,
@@ -226,7 +230,7 @@ impl Service {
         let engine = Engine::new(policy);
         Ok(Self {
             form,
-            engine: if follows { engine.with_subsystems_max(SUBSYSTEMS_MAX) } else { engine },
+            engine: if follows { engine.with_limits(LIMITS) } else { engine },
             follows,
             sources: Sources::default(),
             announced: BTreeMap::new(),
@@ -251,7 +255,8 @@ impl Service {
     fn begin(&mut self, sources: Sources) -> Result<Vec<Attachment>> {
         let now = self.start.elapsed();
         let disks = Registry::of_this_user().list()?;
-        let known = disks.iter().map(|it| (of(&it.disk), it.disk.by_discovery, self.mends(it)));
+        let known =
+            disks.iter().map(|it| (of(&it.disk), way(&it.disk), it.disk.by_discovery, self.mends(it)));
         let known: Vec<_> = known.collect();
         self.engine.on_disks(now, known);
         self.sources = sources;
@@ -296,7 +301,7 @@ impl Service {
                 self.engine.on_log(now, &controller, entries);
                 self.say_what_is_beyond();
             }
-            Event::Namespaces(seen, nsids) => self.engine.on_namespaces(now, &seen, nsids),
+            Event::Namespaces(seen, at, nsids) => self.engine.on_namespaces(now, &seen, at, nsids),
             Event::ControllerAway(controller) => self.engine.on_controller_away(now, &controller),
             Event::SubsystemAway(seen) => self.engine.on_subsystem_away(now, &seen),
             Event::Attached(disk, Ok(attached)) => {
@@ -366,8 +371,9 @@ impl Service {
             self.leave_out(&what);
         }
         if subsystems > self.beyond.subsystems {
+            let most = LIMITS.subsystems;
             self.leave_out(&format!(
-                "{subsystems} subsystems are listed beyond those that are looked after ({SUBSYSTEMS_MAX} at most, half of them by one \
+                "{subsystems} subsystems are listed beyond those that are looked after ({most} at most, half of them by one \
                  discovery controller): none of their namespaces is attached"
             ));
         }
@@ -422,13 +428,19 @@ impl Service {
                     let (subsystem, left_out) = subsystem.with_keys();
                     left_out.iter().for_each(|path| self.leave_out(&format!("a path is left out: {path}")));
                     let (tell, askers) = (self.tell.clone(), Arc::clone(&self.askers));
-                    let task = tokio::spawn(watch(subsystem, self.follows, tell, askers));
-                    if let Some(before) = self.watched.insert(seen, task) {
+                    let (widen, subsystem) = watch::channel(subsystem);
+                    let task = tokio::spawn(ask(subsystem, self.follows, tell, askers));
+                    if let Some((_, before)) = self.watched.insert(seen, (widen, task)) {
                         before.abort();
                     }
                 }
+                Action::Widen(subsystem) => {
+                    if let Some((widen, _)) = self.watched.get(&subsystem.seen()) {
+                        widen.send_replace(subsystem.with_keys().0);
+                    }
+                }
                 Action::Unwatch(seen) => {
-                    if let Some(task) = self.watched.remove(&seen) {
+                    if let Some((_, task)) = self.watched.remove(&seen) {
                         task.abort();
                     }
                 }
@@ -501,6 +513,23 @@ impl Service {
 /// Which disk an entry is of.
 fn of(disk: &Attachment) -> Disk {
     Disk { nqn: disk.nqn.clone(), nsid: disk.nsid }
+}
+
+/// Over which place it was attached first.
+fn way(disk: &Attachment) -> Option<Place> {
+    let path = disk.paths.first()?;
+    let (host, port) = path.host_and_port();
+    let address = path.name.clone().unwrap_or_else(|| host.to_owned());
+    Some(Place { transport: path.transport.clone(), address, port: port? })
+}
+
+/// Where the controller is whose namespaces a connection shows.
+fn answering(connection: &Connection) -> Option<Place> {
+    let paths = connection.paths();
+    let path = paths.iter().find(|path| path.state == ConnectionState::Live)?;
+    let transport = if path.transport == TransportType::RDMA { "rdma" } else { "tcp" }.to_owned();
+    let address = path.name.clone().unwrap_or_else(|| path.address.ip().to_string());
+    Some(Place { transport, address, port: path.address.port() })
 }
 
 /// Detaches a disk that discovery has attached, unless it is in use.
@@ -585,13 +614,20 @@ async fn follow_controller(controller: Controller, follows: bool, tell: Unbounde
 }
 
 /// Stays connected to a subsystem, and tells its namespaces: at once and whenever they change. Or tells them once.
-async fn watch(subsystem: Subsystem, follows: bool, tell: UnboundedSender<Event>, askers: Arc<Semaphore>) {
-    let (nqn, seen) = (subsystem.nqn.clone(), subsystem.seen());
+/// Its other paths are used when it is connected anew.
+async fn ask(
+    mut latest: watch::Receiver<Subsystem>,
+    follows: bool,
+    tell: UnboundedSender<Event>,
+    askers: Arc<Semaphore>,
+) {
+    let (nqn, seen) = (latest.borrow().nqn.clone(), latest.borrow().seen());
     let mut delay = RETRY_DELAY;
     let mut before = String::new();
     loop {
         let connected = async {
             let _asker = askers.acquire().await;
+            let subsystem = latest.borrow_and_update().clone();
             let mut options = subsystem.connection()?;
             (options.io_queues, options.write_queues, options.queue_depth) = (1, 0, 2);
             if follows {
@@ -603,30 +639,37 @@ async fn watch(subsystem: Subsystem, follows: bool, tell: UnboundedSender<Event>
             Ok(connection) => {
                 (delay, before) = (RETRY_DELAY, String::new());
                 let mut changes = connection.changes();
-                let said = || connection.namespaces().iter().map(|namespace| namespace.nsid.0).collect();
-                let is_live = || connection.state() == ConnectionState::Live;
-                let (was_live, nsids) = (is_live(), said());
-                let is_so = !follows || was_live && is_live();
-                let first = if is_so {
-                    Event::Namespaces(seen.clone(), nsids)
-                } else {
-                    Event::SubsystemAway(seen.clone())
+                // While the target is away nothing is known of them, which is not that there are none.
+                let said = || {
+                    let (was_live, at) =
+                        (connection.state() == ConnectionState::Live, answering(&connection));
+                    let nsids = connection.namespaces().iter().map(|namespace| namespace.nsid.0).collect();
+                    let is_so = was_live && connection.state() == ConnectionState::Live;
+                    // Who has said that is not known where it has just changed.
+                    let at = at.filter(|at| answering(&connection).as_ref() == Some(at));
+                    (is_so || !follows).then(|| Event::Namespaces(seen.clone(), at, nsids))
                 };
-                let _ = tell.send(first);
+                let _ = tell.send(said().unwrap_or_else(|| Event::SubsystemAway(seen.clone())));
                 if !follows {
                     return connection.close().await;
                 }
                 loop {
-                    match changes.next().await {
+                    let change = tokio::select! {
+                        change = changes.next() => change,
+                        // It may be found again on a path that it did not have.
+                        () = sleep(RETRY_DELAY_MAX), if connection.state() != ConnectionState::Live => {
+                            if latest.has_changed().unwrap_or_default() { break }
+                            continue;
+                        }
+                    };
+                    match change {
                         Change::State(ConnectionState::Lost) => {
                             let _ = tell.send(Event::SubsystemAway(seen.clone()));
                             break;
                         }
-                        // While the target is away nothing is known of them, which is not that there are none.
                         Change::Namespaces | Change::State(ConnectionState::Live) => {
-                            let (was_live, nsids) = (is_live(), said());
-                            if was_live && is_live() {
-                                let _ = tell.send(Event::Namespaces(seen.clone(), nsids));
+                            if let Some(said) = said() {
+                                let _ = tell.send(said);
                             }
                         }
                         Change::State(_) => drop(tell.send(Event::SubsystemAway(seen.clone()))),
@@ -643,7 +686,7 @@ async fn watch(subsystem: Subsystem, follows: bool, tell: UnboundedSender<Event>
             }
         }
         if !follows {
-            let _ = tell.send(Event::Namespaces(seen.clone(), Vec::new()));
+            let _ = tell.send(Event::Namespaces(seen.clone(), None, Vec::new()));
             return;
         }
         sleep(delay).await;

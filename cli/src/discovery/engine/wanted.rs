@@ -1,12 +1,86 @@
 //! Which subsystems are watched: those that are named, and those that discovery controllers list.
 //!
 //! Each is a connection and a thread, and how many are listed others say. Where there are too many, those that are watched or attached
-//! already stay: whoever fills a log takes nothing from anybody.
+//! already stay: whoever fills a log takes nothing from anybody. Nor does who lists what somebody else has listed before: it adds
+//! paths behind those that are there.
 
-use super::{Action, Controller, Engine, Entry, Place, Seen, Subsystem, SubsystemPath, Watched};
+use super::followed::Root;
+use super::{Action, Controller, Engine, Entry, Phase, Place, Seen, Subsystem, SubsystemPath};
 use super::{host, of_all_paths};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Paths of one disk.
+const PATHS_MAX: usize = 64;
+
+/// A subsystem that is to be watched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Wanted {
+    pub(super) subsystem: Subsystem,
+    /// How many of its paths, at the front, are of whoever named it or has listed it longest.
+    pub(super) own: usize,
+    /// The discovery controllers that list it: who has listed it longest is first.
+    pub(super) listed_by: Vec<Controller>,
+}
+
+/// A subsystem that is watched.
+#[derive(Debug)]
+pub(super) struct Watched {
+    pub(super) wanted: Wanted,
+    /// What it said last.
+    pub(super) nsids: Option<BTreeSet<u32>>,
+    /// Where it was when it said that.
+    pub(super) answered_at: Option<Place>,
+    /// It cannot say now that it has others.
+    pub(super) is_away: bool,
+}
+
+/// The paths to a subsystem that each controller lists.
+type Listed<'a> = Vec<(&'a Controller, Vec<SubsystemPath>)>;
+
+impl Wanted {
+    fn own(&self) -> &[SubsystemPath] {
+        self.subsystem.paths.get(..self.own).unwrap_or_default()
+    }
+
+    /// Adds the paths that controllers list. Behind the paths of the first, each of the others has a share of the places.
+    fn add(&mut self, listed: Listed<'_>) {
+        let others = listed.len().saturating_sub(usize::from(self.own == 0));
+        let (mut most, share) = match others {
+            0 => (PATHS_MAX, PATHS_MAX),
+            others => (PATHS_MAX / 2, (PATHS_MAX / 2 / others).max(1)),
+        };
+        for (_, paths) in &listed {
+            if self.own > 0 {
+                most = (self.subsystem.paths.len() + share).min(PATHS_MAX);
+            }
+            paths.iter().for_each(|path| self.subsystem.add(path, most));
+            if self.own == 0 {
+                self.own = self.subsystem.paths.len();
+            }
+        }
+        listed.iter().flat_map(|(_, paths)| paths).for_each(|path| self.subsystem.add(path, PATHS_MAX));
+        self.listed_by = listed.into_iter().map(|(controller, _)| controller.clone()).collect();
+    }
+}
+
+impl Watched {
+    /// Whether it was asked where whoever listed it first has it: another place under its name may have other namespaces.
+    pub(super) fn has_answered_itself(&self) -> bool {
+        !self.is_away && self.is_own(&self.wanted)
+    }
+
+    fn is_own(&self, wanted: &Wanted) -> bool {
+        let at = self.answered_at.as_ref();
+        at.is_some_and(|at| wanted.own().iter().any(|path| path.place.is(at)))
+    }
+
+    /// Whether its connection goes on when this is wanted.
+    fn goes_on(&self, wanted: &Wanted) -> bool {
+        self.wanted.subsystem.options == wanted.subsystem.options
+            && (self.wanted.own() == wanted.own() || !self.is_away && self.is_own(wanted))
+    }
+}
 
 impl Engine {
     /// Finds which subsystems are wanted, and the ways to each.
@@ -18,80 +92,123 @@ impl Engine {
             self.watched.remove(&seen);
             self.actions.push_back(Action::Unwatch(seen));
         }
-        for (seen, subsystem) in wanted {
-            match self.watched.get_mut(&seen) {
-                Some(watched) if watched.subsystem == subsystem => {}
+        for (seen, wanted) in wanted {
+            let subsystem = wanted.subsystem.clone();
+            let Some(watched) = self.watched.get_mut(&seen) else {
+                let watched = Watched { wanted, nsids: None, answered_at: None, is_away: false };
+                self.watched.insert(seen, watched);
+                self.actions.push_back(Action::Watch(subsystem));
+                continue;
+            };
+            let (goes_on, is_other) = (watched.goes_on(&wanted), watched.wanted.subsystem != subsystem);
+            watched.wanted = wanted;
+            if !goes_on {
                 // It has another way: whoever attaches from now on takes it. It is connected anew.
-                Some(watched) => {
-                    (watched.subsystem, watched.is_away) = (subsystem.clone(), true);
-                    self.actions.push_back(Action::Watch(subsystem));
-                }
-                None => {
-                    self.watched
-                        .insert(seen, Watched { subsystem: subsystem.clone(), nsids: None, is_away: false });
-                    self.actions.push_back(Action::Watch(subsystem));
-                }
+                (watched.is_away, watched.answered_at) = (true, None);
+                self.actions.push_back(Action::Watch(subsystem));
+            } else if is_other {
+                self.actions.push_back(Action::Widen(subsystem));
             }
         }
         self.advance(now);
     }
 
     /// The subsystems, and how many more are listed.
-    fn wanted(&self) -> (BTreeMap<Seen, Subsystem>, usize) {
-        let fixed = self.fixed.iter().filter(|it| self.policy.allows(&it.nqn));
-        let mut wanted: BTreeMap<Seen, Subsystem> = BTreeMap::new();
-        for subsystem in fixed {
-            match wanted.get_mut(&subsystem.seen()) {
-                Some(before) => subsystem.paths.iter().for_each(|path| before.add(path.clone())),
-                None => drop(wanted.insert(subsystem.seen(), subsystem.clone())),
-            }
+    fn wanted(&self) -> (BTreeMap<Seen, Wanted>, usize) {
+        let mut wanted: BTreeMap<Seen, Wanted> = BTreeMap::new();
+        for subsystem in self.fixed.iter().filter(|it| self.policy.allows(&it.nqn)) {
+            let none = || Wanted {
+                subsystem: Subsystem { paths: Vec::new(), ..subsystem.clone() },
+                own: 0,
+                listed_by: Vec::new(),
+            };
+            let wanted = wanted.entry(subsystem.seen()).or_insert_with(none);
+            subsystem.paths.iter().for_each(|path| wanted.subsystem.add(path, PATHS_MAX));
+            wanted.own = wanted.subsystem.paths.len();
         }
+        let (listed, left_out) = self.listed(&wanted);
+        let ways = self.ways();
+        for (seen, mut listed) in listed {
+            let before = self.watched.get(&seen).map(|watched| &watched.wanted.listed_by);
+            // Who lists the way on which its disk was attached, and then who has listed it longest.
+            listed.sort_by_key(|(controller, paths)| {
+                let is_way = ways.get(&seen.0).is_some_and(|way| paths.iter().any(|path| path.place.is(way)));
+                let place = before.and_then(|before| before.iter().position(|it| it == *controller));
+                (!is_way, place.unwrap_or(usize::MAX))
+            });
+            let options = listed.first().map(|(controller, _)| of_all_paths(&controller.options));
+            let none = || Wanted {
+                subsystem: Subsystem {
+                    nqn: seen.0.clone(),
+                    paths: Vec::new(),
+                    options: options.unwrap_or_default(),
+                },
+                own: 0,
+                listed_by: Vec::new(),
+            };
+            wanted.entry(seen.clone()).or_insert_with(none).add(listed);
+        }
+        (wanted, left_out)
+    }
+
+    /// The place over which a disk of each subsystem was attached first.
+    fn ways(&self) -> BTreeMap<&String, &Place> {
+        let attached = self.disks.iter().filter(|(_, it)| matches!(it.phase, Phase::Attached { .. }));
+        attached.filter_map(|(disk, it)| Some((&disk.nqn, it.way.as_ref()?))).collect()
+    }
+
+    /// What discovery controllers list beside what is wanted already, as far as there is room; and how many subsystems that leaves out.
+    fn listed(&self, wanted: &BTreeMap<Seen, Wanted>) -> (BTreeMap<Seen, Listed<'_>>, usize) {
         // What is configured with TLS is reached in no other way, whatever a log says that nobody has authenticated.
         let insists = self.fixed.iter().filter(|it| it.has_tls()).map(|it| it.nqn.as_str());
         let insists: BTreeSet<_> = insists.collect();
         let watched = self.watched.keys().map(|(nqn, _)| nqn);
         let known: BTreeSet<_> = watched.chain(self.disks.keys().map(|disk| &disk.nqn)).collect();
-        let mut left_out: BTreeSet<&str> = BTreeSet::new();
         let mut controllers: Vec<_> = self.controllers.iter().collect();
-        // The nearest says with which options.
+        // The nearest comes first.
         controllers.sort_by_key(|(_, followed)| followed.origin.depth);
         let of_each = controllers.into_iter().map(|(controller, followed)| {
-            let mut listed: Vec<_> = self.listed(followed.log.as_deref().unwrap_or_default()).collect();
-            listed.sort_by_key(|(nqn, ..)| !known.contains(nqn));
-            (controller, listed)
+            let mut entries: Vec<_> = self.allowed(followed.log.as_deref().unwrap_or_default()).collect();
+            entries.sort_by_key(|(nqn, ..)| !known.contains(nqn));
+            (controller, &followed.origin.root, entries)
         });
         let of_each: Vec<_> = of_each.collect();
-        let names: BTreeSet<_> =
-            of_each.iter().flat_map(|(_, listed)| listed).map(|(nqn, ..)| *nqn).collect();
-        let stays = |seen: &&Seen| wanted.contains_key(*seen) || names.contains(&seen.0);
-        let mut room = self.subsystems_max.saturating_sub(self.watched.keys().filter(stays).count());
-        for (controller, listed) in of_each {
-            let (options, mut own) = (&controller.options, 0);
-            for (nqn, place, tls) in listed {
-                let seen = (nqn.clone(), host(options));
-                if !wanted.contains_key(&seen) {
+        let seen = |controller: &Controller, nqn: &String| (nqn.clone(), host(&controller.options));
+        let kept = of_each.iter().flat_map(|(controller, _, entries)| {
+            let kept = entries.iter().map(|(nqn, ..)| *nqn).filter(|nqn| known.contains(nqn));
+            kept.map(|nqn| seen(controller, nqn))
+        });
+        let kept: BTreeSet<_> = kept.filter(|seen| !wanted.contains_key(seen)).collect();
+        let mut room = self.limits.subsystems.saturating_sub(kept.len());
+        let mut of_root: BTreeMap<&Root, usize> = BTreeMap::new();
+        let (mut listed, mut left_out): (BTreeMap<Seen, Listed<'_>>, BTreeSet<&str>) = Default::default();
+        for (controller, root, entries) in of_each {
+            let own = of_root.entry(root).or_default();
+            for (nqn, place, tls) in entries {
+                let seen = seen(controller, nqn);
+                if !wanted.contains_key(&seen) && !listed.contains_key(&seen) {
                     if !known.contains(nqn) {
-                        if room == 0 || own >= self.subsystems_max / 2 {
+                        if room == 0 || *own >= self.limits.subsystems / 2 {
                             left_out.insert(nqn);
                             continue;
                         }
                         room -= 1;
                     }
-                    own += 1;
+                    *own += 1;
                 }
-                let subsystem = wanted.entry(seen).or_insert_with(|| Subsystem {
-                    nqn: nqn.clone(),
-                    paths: Vec::new(),
-                    options: of_all_paths(options),
-                });
-                subsystem.add(path(controller, place, tls || insists.contains(&**nqn)));
+                let path = path(controller, place, tls || insists.contains(&**nqn));
+                let by = listed.entry(seen).or_default();
+                match by.last_mut().filter(|(it, _)| *it == controller) {
+                    Some((_, paths)) => paths.push(path),
+                    None => by.push((controller, vec![path])),
+                }
             }
         }
-        (wanted, left_out.len())
+        (listed, left_out.len())
     }
 
     /// What the policy allows of the subsystems in a log: where each is, and whether with TLS only.
-    fn listed<'a>(&'a self, log: &'a [Entry]) -> impl Iterator<Item = (&'a String, &'a Place, bool)> {
+    fn allowed<'a>(&'a self, log: &'a [Entry]) -> impl Iterator<Item = (&'a String, &'a Place, bool)> {
         log.iter().filter_map(|entry| match entry {
             Entry::Subsystem { nqn, place, tls }
                 if self.policy.allows(nqn) && self.policy.allows_transport(&place.transport) =>
