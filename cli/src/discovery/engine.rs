@@ -5,6 +5,7 @@
 //! it said last counts until it says something else, and no time passes for what it said to be gone.
 
 mod followed;
+mod shares;
 mod wanted;
 
 use super::policy::Policy;
@@ -241,6 +242,8 @@ pub(crate) struct Beyond {
     pub(crate) referrals: usize,
     /// Subsystems that are not watched.
     pub(crate) subsystems: usize,
+    /// Namespaces of others that are not attached.
+    pub(crate) disks: usize,
 }
 
 /// How much there is at most of what others list. One discovery controller that is named has half of it, with all that it refers to;
@@ -249,6 +252,21 @@ pub(crate) struct Beyond {
 pub(crate) struct Limits {
     /// Subsystems that are watched.
     pub(crate) subsystems: usize,
+    pub(crate) disks: usize,
+    pub(crate) disks_of_subsystem: usize,
+    /// Disks that are attached at the same time.
+    pub(crate) at_once: usize,
+    pub(crate) at_once_of_subsystem: usize,
+}
+
+impl Limits {
+    pub(crate) const NONE: Self = Self {
+        subsystems: usize::MAX,
+        disks: usize::MAX,
+        disks_of_subsystem: usize::MAX,
+        at_once: usize::MAX,
+        at_once_of_subsystem: usize::MAX,
+    };
 }
 
 /// Follows discovery.
@@ -270,6 +288,8 @@ pub(crate) struct Engine {
     disks: BTreeMap<Disk, Managed>,
     limits: Limits,
     beyond: Beyond,
+    /// When it was last told something.
+    now: Duration,
     actions: VecDeque<Action>,
 }
 
@@ -285,8 +305,9 @@ impl Engine {
             left_out: BTreeSet::new(),
             watched: BTreeMap::new(),
             disks: BTreeMap::new(),
-            limits: Limits { subsystems: usize::MAX },
+            limits: Limits::NONE,
             beyond: Beyond::default(),
+            now: Duration::ZERO,
             actions: VecDeque::new(),
         }
     }
@@ -305,7 +326,8 @@ impl Engine {
     pub(crate) fn poll_timeout(&self) -> Option<Duration> {
         let is_known = self.is_known();
         let due = |(disk, managed): (&Disk, &Managed)| match managed.phase {
-            Phase::Waits { until, .. } => self.is_wanted(disk).then_some(until),
+            // One that is overdue has its turn when another one is done.
+            Phase::Waits { until, .. } => (until > self.now && self.is_wanted(disk)).then_some(until),
             Phase::Attached { gone_since: None, .. } => managed.add_again.filter(|_| self.is_wanted(disk)),
             Phase::Attached { gone_since: Some(since), not_before }
                 if managed.is_ours && self.policy.detach && is_known =>
@@ -452,7 +474,7 @@ impl Engine {
         self.advance(now);
     }
 
-    /// How many referrals lead further than is followed.
+    /// How much of what is listed is not looked after.
     pub(crate) fn beyond(&self) -> Beyond {
         self.beyond
     }
@@ -515,13 +537,8 @@ impl Engine {
     }
 
     fn advance(&mut self, now: Duration) {
-        for ((nqn, _), watched) in &self.watched {
-            for &nsid in watched.nsids.iter().flatten() {
-                let disk = Disk { nqn: nqn.clone(), nsid };
-                let phase = Phase::Waits { until: now, failures: 0 };
-                self.disks.entry(disk).or_insert(Managed::new(phase, false));
-            }
-        }
+        self.now = now;
+        self.take_in(now);
         let is_known = self.is_known();
         let wanted = |disk: &Disk| Some((disk.clone(), self.subsystem(disk)?.clone()));
         let wanted: BTreeMap<_, _> = self.disks.keys().filter_map(wanted).collect();
@@ -535,6 +552,11 @@ impl Engine {
         };
         let answered_for: BTreeSet<_> = self.disks.iter().filter_map(answered_for).collect();
         let seen: BTreeSet<_> = wanted.keys().filter(|disk| self.is_seen(disk)).cloned().collect();
+        let waits = |disk: &&Disk| match self.disks.get(*disk).map(|it| it.phase) {
+            Some(Phase::Waits { until, .. }) => until <= now,
+            _ => false,
+        };
+        let turn = self.turn(&wanted.keys().filter(waits).cloned().collect::<Vec<_>>());
         let mut actions = Vec::new();
         self.disks.retain(|disk, managed| {
             let subsystem = wanted.get(disk);
@@ -544,8 +566,7 @@ impl Engine {
                 managed.listed_by = Some(left.chain(listed_by.iter().cloned()).collect());
             }
             match &mut managed.phase {
-                Phase::Waits { .. } | Phase::Dismissed if subsystem.is_none() => return false,
-                Phase::Waits { until, failures } if *until <= now => {
+                Phase::Waits { failures, .. } if turn.contains(disk) => {
                     managed.phase = Phase::Attaching { failures: *failures };
                     managed.paths = subsystem.map(|it| it.paths.clone()).unwrap_or_default();
                     managed.way = managed.paths.first().map(|path| path.place.clone());

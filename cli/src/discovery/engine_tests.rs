@@ -516,7 +516,7 @@ fn referrals_beyond_the_limits_are_counted() {
 /// Whoever writes a log has neither as many connections made as it likes, nor takes those of others.
 #[test]
 fn subsystems_beyond_the_limit_are_left_out_and_take_no_place_from_others() {
-    let mut engine = attached().with_limits(Limits { subsystems: 6 });
+    let mut engine = attached().with_limits(Limits { subsystems: 6, ..Limits::NONE });
     let watched = |engine: &mut Engine| -> Vec<String> {
         let watched = actions(engine).into_iter().filter_map(|action| match action {
             Action::Watch(subsystem) => Some(format!("+{}", subsystem.nqn)),
@@ -529,7 +529,7 @@ fn subsystems_beyond_the_limit_are_left_out_and_take_no_place_from_others() {
     // Three are half of six: the one that is watched, and the first two of the others.
     engine.on_log(NOW, &controller("d"), list(&["0", "1", "2", "3", "a"]));
     assert_eq!(watched(&mut engine), ["+0", "+1"]);
-    assert_eq!(engine.beyond(), Beyond { referrals: 0, subsystems: 2 });
+    assert_eq!(engine.beyond(), Beyond { subsystems: 2, ..Beyond::default() });
     // The same again, in another order, changes nothing.
     engine.on_log(NOW, &controller("d"), list(&["3", "2", "1", "0", "a"]));
     assert_eq!((watched(&mut engine), engine.beyond().subsystems), (vec![], 2));
@@ -553,7 +553,7 @@ fn subsystems_beyond_the_limit_are_left_out_and_take_no_place_from_others() {
 /// Of a service that was started again: its disks are nobody's to take away.
 #[test]
 fn disk_that_is_attached_already_has_its_place_among_too_many() {
-    let mut engine = Engine::new(Policy::default()).with_limits(Limits { subsystems: 2 });
+    let mut engine = Engine::new(Policy::default()).with_limits(Limits { subsystems: 2, ..Limits::NONE });
     engine.on_disks(NOW, [(disk("z", 1), None, true, false)]);
     engine.on_configured(NOW, [controller("d")], Vec::new());
     engine.on_log(NOW, &controller("d"), ["a", "b", "c", "z"].map(|nqn| subsystem(nqn, "t")).to_vec());
@@ -702,7 +702,7 @@ fn disk_that_is_attached_already_is_asked_for_where_it_is_attached() {
 
 #[test]
 fn one_that_refers_to_itself_has_no_more_subsystems_for_it() {
-    let mut engine = Engine::new(Policy::default()).with_limits(Limits { subsystems: 8 });
+    let mut engine = Engine::new(Policy::default()).with_limits(Limits { subsystems: 8, ..Limits::NONE });
     engine.on_disks(NOW, [(disk("z", 1), None, true, false)]);
     engine.on_configured(NOW, [controller("h"), controller("l")], Vec::new());
     let list = |from: u32| (from..from + 8).map(|number| subsystem(&number.to_string(), "t"));
@@ -713,4 +713,52 @@ fn one_that_refers_to_itself_has_no_more_subsystems_for_it() {
     engine.on_log(NOW, &controller("l"), list(16).chain([subsystem("z", "t")]).collect());
     assert_eq!((engine.watched.len(), engine.beyond().subsystems), (8, 12 + 5));
     assert!(engine.watched.contains_key(&seen("z")));
+}
+
+/// An attach may take long, and others decide how long.
+#[test]
+fn one_subsystem_does_not_take_the_turn_of_others() {
+    let limits = Limits { at_once: 6, at_once_of_subsystem: 2, ..Limits::NONE };
+    let mut engine = Engine::new(Policy::default()).with_limits(limits);
+    engine.on_configured(NOW, [controller("h"), controller("l")], Vec::new());
+    engine.on_log(NOW, &controller("h"), ["a", "b", "c"].map(|nqn| subsystem(nqn, "h")).to_vec());
+    for nqn in ["a", "b", "c"] {
+        engine.on_first_namespaces(NOW, &seen(nqn), 1..=40);
+    }
+    assert_eq!(disks(&mut engine), ["+a/1", "+a/2", "+b/1"], "half of them are of one discovery controller");
+    engine.on_log(NOW, &controller("l"), vec![subsystem("z", "t")]);
+    engine.on_first_namespaces(NOW, &seen("z"), [1]);
+    assert_eq!(disks(&mut engine), ["+z/1"]);
+    assert_eq!(engine.poll_timeout(), None, "nothing is due before one is done");
+    engine.on_attached(NOW, &disk("a", 1), true);
+    assert_eq!(disks(&mut engine), ["+a/3"]);
+    engine.on_attached(NOW, &disk("a", 2), false);
+    assert_eq!(disks(&mut engine), ["+a/4"]);
+    let at = engine.poll_timeout().expect("it is tried again");
+    engine.on_timeout(at);
+    assert!(disks(&mut engine).is_empty() && engine.poll_timeout().is_none());
+}
+
+#[test]
+fn disks_beyond_the_limits_are_left_out_and_take_no_place_from_others() {
+    let limits = Limits { disks: 12, disks_of_subsystem: 4, ..Limits::NONE };
+    let mut engine = Engine::new(Policy::default()).with_limits(limits);
+    engine.on_configured(NOW, [controller("h"), controller("l")], Vec::new());
+    engine.on_log(NOW, &controller("h"), ["a", "b"].map(|nqn| subsystem(nqn, "h")).to_vec());
+    engine.on_first_namespaces(NOW, &seen("a"), 1..=9);
+    assert_eq!(disks(&mut engine), ["+a/1", "+a/2", "+a/3", "+a/4"]);
+    engine.on_first_namespaces(NOW, &seen("b"), 1..=9);
+    assert_eq!((disks(&mut engine), engine.beyond().disks), (vec!["+b/1".into(), "+b/2".into()], 5 + 7));
+    engine.on_log(NOW, &controller("l"), vec![subsystem("z", "t")]);
+    engine.on_first_namespaces(NOW, &seen("z"), [1]);
+    assert_eq!(disks(&mut engine), ["+z/1"]);
+    // Those that come first later take nobody's place; one that is gone leaves it.
+    engine.on_attached(NOW, &disk("a", 4), true);
+    engine.on_first_namespaces(NOW, &seen("a"), 0..=9);
+    assert!(disks(&mut engine).is_empty());
+    engine.on_first_namespaces(NOW, &seen("a"), 5..=9);
+    let now = NOW + LONG;
+    engine.on_attached(NOW, &disk("a", 1), false);
+    assert_eq!(disks(&mut engine), ["+a/5"]);
+    assert!(until(&mut engine, now).contains(&"-a/4".to_owned()));
 }

@@ -38,7 +38,13 @@ const AT_ONCE: usize = 16;
 /// descriptors until it is there or has failed, and how many there are to be others say.
 const ASKED_AT_ONCE: usize = 128;
 /// Of what is listed, what a service looks after.
-const LIMITS: Limits = Limits { subsystems: 1024 };
+const LIMITS: Limits = Limits {
+    subsystems: 1024,
+    disks: 1024,
+    disks_of_subsystem: 256,
+    at_once: AT_ONCE,
+    at_once_of_subsystem: 2,
+};
 /// Things that are said to be left out: what they are called others say.
 const LEFT_OUT_MAX: usize = 256;
 /// No disk disappears from the list without somebody's doing: how often that is looked at where nothing else happens.
@@ -299,7 +305,6 @@ impl Service {
             Event::Log(controller, Log { entries, left_out }) => {
                 left_out.iter().for_each(|what| self.leave_out(what));
                 self.engine.on_log(now, &controller, entries);
-                self.say_what_is_beyond();
             }
             Event::Namespaces(seen, at, nsids) => self.engine.on_namespaces(now, &seen, at, nsids),
             Event::ControllerAway(controller) => self.engine.on_controller_away(now, &controller),
@@ -323,6 +328,7 @@ impl Service {
             Event::Failed(reason) => self.fail(reason),
         }
         self.look();
+        self.say_what_is_beyond();
         self.act();
     }
 
@@ -365,19 +371,34 @@ impl Service {
     }
 
     fn say_what_is_beyond(&mut self) {
-        let beyond @ Beyond { referrals, subsystems } = self.engine.beyond();
-        if referrals > self.beyond.referrals {
-            let what = format!("{referrals} referrals lead to more discovery controllers than are followed");
+        let beyond @ Beyond { referrals, subsystems, disks } = self.engine.beyond();
+        let Limits { subsystems: most_subsystems, disks: most_disks, disks_of_subsystem, .. } = LIMITS;
+        let before = std::mem::replace(&mut self.beyond, beyond);
+        let all = [
+            (
+                referrals > before.referrals,
+                format!(
+                    "{referrals} referrals and announcements lead to more discovery controllers than are followed"
+                ),
+            ),
+            (
+                subsystems > before.subsystems,
+                format!(
+                    "{subsystems} subsystems are listed beyond those that are looked after ({most_subsystems} at most, half of them by \
+                     one discovery controller): none of their namespaces is attached"
+                ),
+            ),
+            (
+                disks > before.disks,
+                format!(
+                    "{disks} namespaces are not attached: there are more than are looked after ({most_disks} at most, \
+                     {disks_of_subsystem} of one subsystem, half of them by one discovery controller)"
+                ),
+            ),
+        ];
+        for (_, what) in all.into_iter().filter(|(is_more, _)| *is_more) {
             self.leave_out(&what);
         }
-        if subsystems > self.beyond.subsystems {
-            let most = LIMITS.subsystems;
-            self.leave_out(&format!(
-                "{subsystems} subsystems are listed beyond those that are looked after ({most} at most, half of them by one \
-                 discovery controller): none of their namespaces is attached"
-            ));
-        }
-        self.beyond = beyond;
     }
 
     /// It is told once, however often the others are connected.

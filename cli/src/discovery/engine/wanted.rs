@@ -218,6 +218,12 @@ impl Engine {
             _ => None,
         })
     }
+
+    /// Where the referrals begin to whoever has listed a subsystem longest.
+    pub(super) fn root(&self, watched: &Watched) -> Option<&Root> {
+        let first = watched.wanted.listed_by.first()?;
+        self.controllers.get(first).map(|followed| &followed.origin.root)
+    }
 }
 
 /// The path to a place that a controller lists.
