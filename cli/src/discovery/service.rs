@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::sleep;
 
@@ -34,7 +34,7 @@ const RETRY_DELAY_MAX: Duration = Duration::from_secs(30);
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// Disks that are attached at once; the others wait.
 const AT_ONCE: usize = 16;
-/// Subsystems that are connected to at once, to ask which namespaces they have; the others wait. Each connection takes a thread and some
+/// Subsystems that are connected to at once, to ask which namespaces they have, and discovery controllers; the others wait. Each connection takes a thread and some
 /// descriptors until it is there or has failed, and how many there are to be others say.
 const ASKED_AT_ONCE: usize = 128;
 /// Of what is listed, what a service looks after.
@@ -88,6 +88,8 @@ enum Event {
     ControllerAway(Controller),
     /// The same of a subsystem that is watched.
     SubsystemAway(Seen),
+    /// What is left out while others are there, and why.
+    LeftOut(Vec<String>),
     Attached(Disk, Result<Box<Attachment>>),
     /// How it was brought back, and which paths it was given.
     PathsAdded(Disk, Added),
@@ -224,6 +226,8 @@ struct Service {
     menders: Arc<Semaphore>,
     /// For as many subsystems as may be connected to at once.
     askers: Arc<Semaphore>,
+    /// For as many discovery controllers.
+    followers: Arc<Semaphore>,
     is_stopped: bool,
     status: String,
     start: Instant,
@@ -251,6 +255,7 @@ impl Service {
             places: Arc::new(Semaphore::new(AT_ONCE)),
             menders: Arc::new(Semaphore::new(AT_ONCE)),
             askers: Arc::new(Semaphore::new(ASKED_AT_ONCE)),
+            followers: Arc::new(Semaphore::new(ASKED_AT_ONCE)),
             is_stopped: false,
             status: String::new(),
             start: Instant::now(),
@@ -309,6 +314,7 @@ impl Service {
             Event::Namespaces(seen, at, nsids) => self.engine.on_namespaces(now, &seen, at, nsids),
             Event::ControllerAway(controller) => self.engine.on_controller_away(now, &controller),
             Event::SubsystemAway(seen) => self.engine.on_subsystem_away(now, &seen),
+            Event::LeftOut(all) => all.iter().for_each(|what| self.leave_out(what)),
             Event::Attached(disk, Ok(attached)) => {
                 if self.follows {
                     tracing::info!("attached {attached}");
@@ -434,8 +440,9 @@ impl Service {
         while let Some(action) = self.engine.poll_action() {
             match action {
                 Action::Follow(controller) => {
+                    let (tell, followers) = (self.tell.clone(), Arc::clone(&self.followers));
                     let task =
-                        tokio::spawn(follow_controller(controller.clone(), self.follows, self.tell.clone()));
+                        tokio::spawn(follow_controller(controller.clone(), self.follows, tell, followers));
                     self.followed.insert(controller, task);
                 }
                 Action::Leave(controller) => {
@@ -446,8 +453,6 @@ impl Service {
                 Action::Watch(subsystem) => {
                     self.wanted.insert(subsystem.nqn.clone());
                     let seen = subsystem.seen();
-                    let (subsystem, left_out) = subsystem.with_keys();
-                    left_out.iter().for_each(|path| self.leave_out(&format!("a path is left out: {path}")));
                     let (tell, askers) = (self.tell.clone(), Arc::clone(&self.askers));
                     let (widen, subsystem) = watch::channel(subsystem);
                     let task = tokio::spawn(ask(subsystem, self.follows, tell, askers));
@@ -457,7 +462,7 @@ impl Service {
                 }
                 Action::Widen(subsystem) => {
                     if let Some((widen, _)) = self.watched.get(&subsystem.seen()) {
-                        widen.send_replace(subsystem.with_keys().0);
+                        widen.send_replace(subsystem);
                     }
                 }
                 Action::Unwatch(seen) => {
@@ -465,24 +470,24 @@ impl Service {
                         task.abort();
                     }
                 }
-                Action::Attach(disk, subsystem) => self.attach(disk, &subsystem),
+                Action::Attach(disk, subsystem) => self.attach(disk, subsystem),
                 Action::AddPaths(disk, subsystem) => self.add_paths(disk, subsystem),
                 Action::Detach(disk) => self.detach(disk),
             }
         }
     }
 
-    fn attach(&self, disk: Disk, subsystem: &Subsystem) {
-        let mut arguments = subsystem.with_keys().0.attach(&disk);
-        arguments.push(format!("--as={}", self.form));
-        if self.follows {
-            arguments.push("--by-discovery".to_owned());
-        }
+    fn attach(&self, disk: Disk, subsystem: Subsystem) {
+        let own = [format!("--as={}", self.form)].into_iter();
+        let own = own.chain(self.follows.then(|| "--by-discovery".to_owned())).collect::<Vec<_>>();
         let (tell, places) = (self.tell.clone(), Arc::clone(&self.places));
         tokio::spawn(async move {
             let _place = places.acquire().await;
-            let attached =
-                spawn_blocking(move || attach::in_background(arguments.into_iter().map(Into::into)));
+            let meant = disk.clone();
+            let attached = spawn_blocking(move || {
+                let arguments = subsystem.with_keys().0.attach(&meant).into_iter().chain(own);
+                attach::in_background(arguments.map(Into::into))
+            });
             let attached = attached.await.unwrap_or_else(|_| Err(anyhow!("the attaching thread has ended")));
             let _ = tell.send(Event::Attached(disk, attached.map(Box::new)));
         });
@@ -578,15 +583,37 @@ fn detach(disk: &Disk) -> Detached {
     }
 }
 
+/// Does what may take long, such as looking up a name, on a thread of its own: all others go on. It has its place until it is done, also
+/// when nobody waits for it any more; and this process ends without it.
+async fn apart<T: Send + 'static>(
+    places: &Arc<Semaphore>,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<(T, OwnedSemaphorePermit)> {
+    let place = Arc::clone(places).acquire_owned().await?;
+    let (tell, told) = oneshot::channel();
+    let body = move || drop(tell.send(work().map(|done| (done, place))));
+    std::thread::Builder::new()
+        .name("nvmf-look-up".to_owned())
+        .spawn(body)
+        .context("no thread can be started")?;
+    told.await.context("the thread that looked names up has ended")?
+}
+
 /// Stays connected to a discovery controller, and tells its log: at once and whenever it changes. Or tells it once.
-async fn follow_controller(controller: Controller, follows: bool, tell: UnboundedSender<Event>) {
+async fn follow_controller(
+    controller: Controller,
+    follows: bool,
+    tell: UnboundedSender<Event>,
+    followers: Arc<Semaphore>,
+) {
     let said =
         |log: &nvmf_initiator::DiscoveryLog| Event::Log(controller.clone(), read(&controller, &log.entries));
     let mut delay = RETRY_DELAY;
     let mut before = String::new();
     loop {
         let connected = async {
-            let mut options = controller.connection()?;
+            let asked = controller.clone();
+            let (mut options, _follower) = apart(&followers, move || asked.connection()).await?;
             if !follows {
                 return Ok((reach(options, nvmf_initiator::discover).await?.0, None));
             }
@@ -647,9 +674,15 @@ async fn ask(
     let mut before = String::new();
     loop {
         let connected = async {
-            let _asker = askers.acquire().await;
             let subsystem = latest.borrow_and_update().clone();
-            let mut options = subsystem.connection()?;
+            let look_up = move || {
+                let (subsystem, left_out) = subsystem.with_keys();
+                Ok((subsystem.connection(), left_out))
+            };
+            let ((options, left_out), _asker) = apart(&askers, look_up).await?;
+            let left_out = left_out.iter().map(|path| format!("a path is left out: {path}"));
+            let _ = tell.send(Event::LeftOut(left_out.collect()));
+            let mut options = options?;
             (options.io_queues, options.write_queues, options.queue_depth) = (1, 0, 2);
             if follows {
                 (options.keep_alive, options.ctrl_loss_timeout) = (KEEP_ALIVE, None);

@@ -46,3 +46,23 @@ async fn many_subsystems_that_do_not_answer_are_connected_to_a_few_at_a_time() {
     drop(there);
     accept(&listener, LISTED - ASKED_AT_ONCE).await;
 }
+
+/// A name server that does not answer holds a call for long.
+#[tokio::test]
+async fn what_takes_long_keeps_nobody_waiting_and_has_its_place_until_it_is_done() {
+    let places = Arc::new(Semaphore::new(1));
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let (begin, begun) = oneshot::channel();
+    let work = move || {
+        let _ = begin.send(());
+        Ok(ended.recv()?)
+    };
+    let of_it = Arc::clone(&places);
+    let task = tokio::spawn(async move { apart(&of_it, work).await.map(drop) });
+    begun.await.unwrap();
+    task.abort();
+    assert!(task.await.unwrap_err().is_cancelled());
+    assert_eq!(places.available_permits(), 0, "its thread is there still");
+    end.send(()).unwrap();
+    let _place = places.acquire().await.unwrap();
+}
