@@ -15,13 +15,12 @@ use nvme_proto::fabrics::discovery::{
 use nvmf_host::DiscoveryLog;
 use nvmf_initiator::Options;
 use serde_json::json;
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tokio::sync::mpsc::unbounded_channel;
-use tokio::time::timeout;
+use tokio::sync::watch;
+use tokio::time::sleep;
 use zerocopy::IntoBytes;
 
 /// How long announcements on the network are waited for.
@@ -134,16 +133,10 @@ fn write_raw(file: &Path, log: &DiscoveryLog) -> std::io::Result<()> {
 /// Those that are announced on the network within a few seconds.
 fn announced() -> Result<Vec<Controller>> {
     let places = run(async {
-        let (tell, mut heard) = unbounded_channel::<Announced>();
+        let (tell, heard) = watch::channel(Announced::default());
         let _browser = Browser::start(&tell)?;
-        let mut found = BTreeMap::new();
-        let all = async {
-            while let Some(Announced { kind, places }) = heard.recv().await {
-                found.insert(kind, places);
-            }
-        };
-        let _ = timeout(LISTEN, all).await;
-        Ok(found.into_values().flatten().collect::<Vec<_>>())
+        sleep(LISTEN).await;
+        Ok(heard.borrow().places())
     })?;
     ensure!(!places.is_empty(), "no discovery controller is announced on this network (multicast DNS)");
     let options = given_options();

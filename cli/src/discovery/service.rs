@@ -143,7 +143,7 @@ impl Outcome {
 pub(crate) async fn follow(read: impl Fn() -> Result<Begin>) -> Result<()> {
     interrupt::watch()?;
     let Begin { sources, policy } = read()?;
-    let (announced, mut announcements) = unbounded_channel::<Announced>();
+    let (announced, mut announcements) = watch::channel(Announced::default());
     let mut browser = start_browser(&policy, &announced)?;
     let mut service = Service::new(policy, true)?;
     let mut reload = signal(SignalKind::hangup())?;
@@ -161,7 +161,7 @@ pub(crate) async fn follow(read: impl Fn() -> Result<Begin>) -> Result<()> {
                         (Some(browser), true) => Some(browser),
                         (None, true) => start_browser(&policy, &announced)?,
                         (_, false) => {
-                            service.announced.clear();
+                            announced.send_modify(Announced::clear);
                             None
                         }
                     };
@@ -169,8 +169,8 @@ pub(crate) async fn follow(read: impl Fn() -> Result<Begin>) -> Result<()> {
                 }
                 Err(error) => tracing::error!("nothing is changed: {}", chain(&error)),
             },
-            Some(Announced { kind, places }) = announcements.recv() => {
-                service.announced.insert(kind, places);
+            Ok(()) = announcements.changed() => {
+                service.announced = announcements.borrow_and_update().places();
                 service.configure();
             }
             event = service.events.recv() => {
@@ -191,7 +191,7 @@ pub(crate) async fn follow(read: impl Fn() -> Result<Begin>) -> Result<()> {
     Ok(())
 }
 
-fn start_browser(policy: &Policy, tell: &UnboundedSender<Announced>) -> Result<Option<Browser>> {
+fn start_browser(policy: &Policy, tell: &watch::Sender<Announced>) -> Result<Option<Browser>> {
     policy.mdns.then(|| Browser::start(tell)).transpose()
 }
 
@@ -207,8 +207,8 @@ struct Service {
     follows: bool,
     form: String,
     sources: Sources,
-    /// Discovery controllers that are announced on the network, by kind.
-    announced: BTreeMap<&'static str, Vec<Place>>,
+    /// Where discovery controllers are announced on the network.
+    announced: BTreeSet<Place>,
     followed: HashMap<Controller, JoinHandle<()>>,
     watched: HashMap<Seen, (watch::Sender<Subsystem>, JoinHandle<()>)>,
     /// Subsystems that some controller lists, or that are named.
@@ -243,7 +243,7 @@ impl Service {
             engine: if follows { engine.with_limits(LIMITS) } else { engine },
             follows,
             sources: Sources::default(),
-            announced: BTreeMap::new(),
+            announced: BTreeSet::new(),
             followed: HashMap::new(),
             watched: HashMap::new(),
             wanted: BTreeSet::new(),
@@ -298,7 +298,7 @@ impl Service {
         let now = self.start.elapsed();
         let named = self.sources.controllers.iter().cloned().map(&as_own);
         self.engine.on_configured(now, named, self.sources.subsystems.clone());
-        let announced = self.announced.values().flatten().cloned();
+        let announced = self.announced.iter().cloned();
         let announced = announced.map(|place| as_own(Controller { place, options: Vec::new() }));
         self.engine.on_announced(now, announced);
         self.act();
