@@ -47,6 +47,8 @@ const LIMITS: Limits = Limits {
 };
 /// Things that are said to be left out: what they are called others say.
 const LEFT_OUT_MAX: usize = 256;
+/// Lines a minute of what cannot be reached.
+const FAILURES_MAX: usize = 60;
 /// No disk disappears from the list without somebody's doing: how often that is looked at where nothing else happens.
 const LOOK: Duration = Duration::from_secs(60);
 
@@ -201,6 +203,30 @@ fn notify(state: &[NotifyState<'_>]) {
     }
 }
 
+/// Lines of what cannot be reached: what there is to be reached others say, and may say anew all the time.
+#[derive(Debug, Default)]
+struct Failures {
+    /// The minute that is counted.
+    minute: u64,
+    count: usize,
+}
+
+impl Failures {
+    /// Whether one more is told.
+    fn admits(&mut self, now: Duration) -> bool {
+        let minute = now.as_secs() / 60;
+        if minute != self.minute {
+            let more = self.count.saturating_sub(FAILURES_MAX);
+            if more > 0 {
+                tracing::warn!("{more} more of what is listed could not be reached, and is not named");
+            }
+            (self.minute, self.count) = (minute, 0);
+        }
+        self.count += 1;
+        self.count <= FAILURES_MAX
+    }
+}
+
 struct Service {
     engine: Engine,
     /// It goes on: what cannot be reached is tried again.
@@ -211,13 +237,15 @@ struct Service {
     announced: BTreeSet<Place>,
     followed: HashMap<Controller, JoinHandle<()>>,
     watched: HashMap<Seen, (watch::Sender<Subsystem>, JoinHandle<()>)>,
-    /// Subsystems that some controller lists, or that are named.
+    /// Subsystems that some controller lists, or that are named, of who does not go on.
     wanted: BTreeSet<String>,
     tell: UnboundedSender<Event>,
     events: UnboundedReceiver<Event>,
     outcome: Outcome,
     /// Disks that could not be given all their paths, and why.
     without_paths: BTreeMap<Disk, String>,
+    /// Of what cannot be reached.
+    failures: Failures,
     /// How much is beyond the limits, as was said last.
     beyond: Beyond,
     /// For as many as may be attached at once: each is a process, and how many there are to be others say.
@@ -251,6 +279,7 @@ impl Service {
             events,
             outcome: Outcome::default(),
             without_paths: BTreeMap::new(),
+            failures: Failures::default(),
             beyond: Beyond::default(),
             places: Arc::new(Semaphore::new(AT_ONCE)),
             menders: Arc::new(Semaphore::new(AT_ONCE)),
@@ -316,10 +345,11 @@ impl Service {
             Event::SubsystemAway(seen) => self.engine.on_subsystem_away(now, &seen),
             Event::LeftOut(all) => all.iter().for_each(|what| self.leave_out(what)),
             Event::Attached(disk, Ok(attached)) => {
-                if self.follows {
-                    tracing::info!("attached {attached}");
+                // Who goes on would keep it for ever.
+                match self.follows {
+                    true => tracing::info!("attached {attached}"),
+                    false => self.outcome.attached.push(*attached),
                 }
-                self.outcome.attached.push(*attached);
                 self.engine.on_attached(now, &disk, true);
             }
             Event::Attached(disk, Err(error)) => {
@@ -330,7 +360,13 @@ impl Service {
                 self.engine.on_paths_added(now, &disk, added.failed.is_none());
                 self.paths_were_added(disk, added);
             }
-            Event::Detached(disk, how) => self.engine.on_detached(now, &disk, how),
+            Event::Detached(disk, how) => {
+                self.without_paths.remove(&disk);
+                self.engine.on_detached(now, &disk, how);
+            }
+            Event::Failed(reason) if self.follows && !self.failures.admits(now) => {
+                tracing::debug!("{reason}");
+            }
             Event::Failed(reason) => self.fail(reason),
         }
         self.look();
@@ -403,7 +439,10 @@ impl Service {
             ),
         ];
         for (_, what) in all.into_iter().filter(|(is_more, _)| *is_more) {
-            self.leave_out(&what);
+            match self.follows {
+                true => tracing::warn!("{what}"),
+                false => drop(self.outcome.left_out.insert(what)),
+            }
         }
     }
 
@@ -451,7 +490,9 @@ impl Service {
                     }
                 }
                 Action::Watch(subsystem) => {
-                    self.wanted.insert(subsystem.nqn.clone());
+                    if !self.follows {
+                        self.wanted.insert(subsystem.nqn.clone());
+                    }
                     let seen = subsystem.seen();
                     let (tell, askers) = (self.tell.clone(), Arc::clone(&self.askers));
                     let (widen, subsystem) = watch::channel(subsystem);

@@ -66,3 +66,23 @@ async fn what_takes_long_keeps_nobody_waiting_and_has_its_place_until_it_is_done
     end.send(()).unwrap();
     let _place = places.acquire().await.unwrap();
 }
+
+#[test]
+fn what_cannot_be_reached_fills_no_log() {
+    let (mut failures, minute) = (Failures::default(), Duration::from_secs(60));
+    let told = (0..1000).filter(|_| failures.admits(minute)).count();
+    assert_eq!(told, FAILURES_MAX);
+    assert!(failures.admits(minute * 2), "each minute some");
+}
+
+/// Who follows for years keeps nothing of what was.
+#[tokio::test]
+async fn service_that_goes_on_keeps_no_list_of_what_it_has_attached() {
+    let mut service = Service::new(Policy::default(), true).unwrap();
+    let disk = Disk { nqn: "a".to_owned(), nsid: 1 };
+    service.on_event(Event::Attached(disk.clone(), Ok(Box::default())));
+    service.on_event(Event::PathsAdded(disk.clone(), Added::from(anyhow!("no path"))));
+    assert!(service.outcome.attached.is_empty() && service.without_paths.len() == 1);
+    service.on_event(Event::Detached(disk, Detached::Gone));
+    assert!(service.without_paths.is_empty() && service.wanted.is_empty());
+}

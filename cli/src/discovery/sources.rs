@@ -4,10 +4,10 @@ use super::arguments::{controller, is_secret};
 use super::config_json::config_json;
 use super::engine::{Controller, Place, Subsystem, of_all_paths};
 use crate::print::chain;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use nvme_proto::Nqn;
 use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 /// Options of a line in `discovery.conf` that say nothing here: discovery controllers are followed by `nvmf discoverd`.
@@ -63,7 +63,7 @@ impl Sources {
     /// From nvme-cli's files in this folder, as far as they are there. `given` are options of the call: those of a line go before them.
     pub(crate) fn read(folder: &Path, config: Option<&Path>, given: &[String]) -> Result<Self> {
         let mut sources = Self::default();
-        if let Some(text) = read(&folder.join("discovery.conf"))? {
+        if let Some(text) = read_lines(&folder.join("discovery.conf"))? {
             for (number, found) in discovery_conf(&text, given) {
                 match found {
                     Ok(controller) => sources.controllers.push(controller),
@@ -125,6 +125,23 @@ fn read(path: &Path) -> Result<Option<String>> {
     }
 }
 
+/// A file of lines, of which one that cannot be read spoils no other. A byte order mark says nothing; a pipe may
+/// never have an end.
+fn read_lines(path: &Path) -> Result<Option<String>> {
+    let bytes = match path.metadata() {
+        Ok(found) if found.file_type().is_fifo() => {
+            bail!("cannot read {}: it is a named pipe, and not a file", path.display())
+        }
+        Ok(_) => std::fs::read(path),
+        Err(error) => Err(error),
+    };
+    match bytes {
+        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).trim_start_matches('\u{feff}').to_owned())),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
 /// A discovery controller a line, named by options, with the line's number. One that cannot be used spoils no other.
 fn discovery_conf(text: &str, given: &[String]) -> Vec<(usize, Result<Controller>)> {
     let named = |(line, number): (&str, usize)| {
@@ -168,6 +185,20 @@ pub(super) mod tests {
         let [unknown, nowhere] = &found.problems[..] else { panic!("{:?}", found.problems) };
         assert!(unknown.contains("discovery.conf: line 2") && unknown.contains("--no-such"), "{unknown}");
         assert!(nowhere.contains("line 3") && nowhere.contains("--traddr"), "it names no address: {nowhere}");
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_spoil_only_their_line_and_what_is_no_file_is_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("discovery.conf");
+        std::fs::write(&file, b"\xef\xbb\xbf-t tcp -a a\n# \xfcber\n-t tcp -a b").unwrap();
+        let found = Sources::read(folder.path(), None, &[]).unwrap();
+        let addresses: Vec<_> = found.controllers.iter().map(|it| it.place.address.as_str()).collect();
+        assert_eq!((addresses, found.problems.len()), (vec!["a", "b"], 0));
+        std::fs::remove_file(&file).unwrap();
+        nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let error = format!("{:#}", Sources::read(folder.path(), None, &[]).unwrap_err());
+        assert!(error.contains("a named pipe"), "{error}");
     }
 
     #[test]
