@@ -11,6 +11,12 @@ pub(super) fn findings(disks: &[Attachment]) -> Vec<Finding> {
     disks.iter().flat_map(of_disk).collect()
 }
 
+/// Where it cannot be told which disks are attached, for this reason.
+pub(super) fn unlisted(reason: &anyhow::Error) -> Finding {
+    let what = format!("it is not known which disks are attached: {}", chain(reason));
+    Finding::new(Verdict::Bad, "nvmf list", what, "nvmf list fails for the same reason: mend what it names")
+}
+
 /// Of a disk whose server does not answer, for this reason.
 pub(super) fn silent(disk: &Attachment, reason: &anyhow::Error) -> Finding {
     let (place, pid) = (disk.place().display().to_string(), disk.pid);

@@ -84,7 +84,9 @@ pub(crate) fn examine(question: Option<&Question>, interval: Duration, json: boo
     let counters = first.judge(&Reading::take(root, &machine, &netdevs, &ethtool));
 
     let has_ethtool = counters::ethtool("lo").is_some();
-    let disks = Registry::of_this_user().list().unwrap_or_default();
+    let disks = Registry::of_this_user().list();
+    let unlisted = disks.as_ref().err().map(disks::unlisted);
+    let disks = disks.unwrap_or_default();
     let silent: Vec<_> =
         disks.iter().filter_map(|it| Some(disks::silent(&it.disk, &it.answers_now().err()?))).collect();
     let disks: Vec<_> = disks.into_iter().map(|listed| listed.disk).collect();
@@ -96,6 +98,7 @@ pub(crate) fn examine(question: Option<&Question>, interval: Duration, json: boo
         counters: &counters,
         has_ethtool,
     });
+    findings.extend(unlisted);
     findings.extend(silent);
     findings.extend(disks::findings(&disks));
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
