@@ -413,6 +413,18 @@ fn path_that_alone_has_tls_never_goes_in_the_clear() {
     until_live_over(&site, 2);
     assert!(!goes_in_the_clear());
     let _ = process::run(&mut site.local(&["detach", "--all", "--force"]).expect("nvmf"));
+    // The first path alone has it: the same call takes the disk over.
+    let first = format!("--path=127.0.0.1:{}", site.address.port());
+    let (nqn, id) = (format!("--hostnqn={host}"), format!("--hostid={HOST_ID}"));
+    let words = ["attach", "-t", "tcp", "-n", &site.nqn, "--as", "socket", &secure, &first, &nqn, &id];
+    let words = [&words[..], &of_key].concat();
+    succeeds(&mut site.local(&words).expect("nvmf")).expect("attached");
+    until_live_over(&site, 2);
+    kill_with_guard(pid(&listed(&site)[0]));
+    succeeds(&mut site.local(&words).expect("nvmf")).expect("taken over");
+    until_live_over(&site, 2);
+    assert_eq!(listed(&site)[0]["tls"], false);
+    let _ = process::run(&mut site.local(&["detach", "--all", "--force"]).expect("nvmf"));
     target.stop().expect("a clean stop");
 }
 

@@ -110,16 +110,20 @@ pub(crate) fn remedy(disk: &Attachment) -> String {
 fn command(disk: &Attachment) -> String {
     let mut words = vec!["nvmf".to_owned(), "attach".to_owned()];
     let mut paths = kept_paths(disk, &[]).into_iter();
-    if let Some(SubsystemPath { place: Place { transport, address, port }, options }) = paths.next() {
-        words.extend([
-            "-t".to_owned(),
-            transport,
-            "-a".to_owned(),
-            address,
-            "-s".to_owned(),
-            port.to_string(),
-        ]);
-        words.extend(options);
+    match paths.next() {
+        Some(SubsystemPath { place: Place { transport, address, port }, options }) if options.is_empty() => {
+            words.extend([
+                "-t".to_owned(),
+                transport,
+                "-a".to_owned(),
+                address,
+                "-s".to_owned(),
+                port.to_string(),
+            ])
+        }
+        // What is its own is no other path's.
+        Some(path) => words.push(format!("--path={}", path.text())),
+        None => {}
     }
     let further = paths.map(|path| path.text()).chain(paths_to_come(disk));
     words.extend(further.map(|path| format!("--path={path}")));

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 /// How long a disk may take to be detached: its last requests, and a flush.
 const DETACH_TIME_MAX: Duration = Duration::from_secs(80);
-/// The same of a server that did not answer when it was asked for something else.
-const SILENT_TIME_MAX: Duration = Duration::from_millis(500);
+/// The same of a server that is stopped: it can do nothing.
+const STOPPED_TIME_MAX: Duration = Duration::from_millis(500);
 /// How long a device may be open in processes that come and go, as udev's do, and a socket have clients that do.
 const SETTLE_TIME_MAX: Duration = Duration::from_secs(5);
 /// How long another server may take to take over a disk whose server was killed.
@@ -87,7 +87,7 @@ impl Listed {
                 }
             }
             process.terminate()?;
-            if let Some(other) = self.wait(&process, force, is_silent)? {
+            if let Some(other) = self.wait(&process, force, is_silent && is_stopped(pid))? {
                 // It was killed before it could end, and another has taken its place.
                 return other.detach(force);
             }
@@ -161,7 +161,7 @@ impl Listed {
     }
 
     /// Waits for the server's end. The disk, if it was taken over by another meanwhile.
-    fn wait(&self, process: &Process, force: bool, is_silent: bool) -> Result<Option<Self>> {
+    fn wait(&self, process: &Process, force: bool, is_stopped: bool) -> Result<Option<Self>> {
         let (start, pid) = (Instant::now(), self.disk.pid);
         let mut insisted = start;
         while self.is_served() {
@@ -180,7 +180,7 @@ impl Listed {
                 }
             }
             ensure!(
-                !is_silent || start.elapsed() < SILENT_TIME_MAX,
+                !is_stopped || start.elapsed() < STOPPED_TIME_MAX,
                 "{Silent}: look at process {pid}: stopped, it goes on with kill -CONT {pid}, and the disk is detached then"
             );
             ensure!(
@@ -193,6 +193,13 @@ impl Listed {
         }
         Ok(None)
     }
+}
+
+/// Whether a process is stopped (SIGSTOP, a debugger), as far as can be told. One that is only slow answers in the end.
+fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // Behind the name, which may have anything in it.
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
 }
 
 /// Fails when a device is in use, after a while in which its users may go.

@@ -69,6 +69,17 @@ fn authentication(options: &AuthenticationOptions) -> String {
     format!("DH-HMAC-CHAP{sides}{if_asked}")
 }
 
+/// The entry of a disk that this process has just taken over.
+pub(super) fn taken_over(before: &Attachment) -> Attachment {
+    // One that was asked to end while it was in use still is.
+    let is_ending = before.state == State::Ending;
+    let state = if is_ending { State::Ending } else { State::Reconnecting };
+    // None of its paths is connected yet. Whoever comes after this process has to know them, too.
+    let paths = before.paths.iter().map(|path| path.unconnected(State::Reconnecting)).collect();
+    let (pid, pid_namespace) = (std::process::id(), process::pid_namespace());
+    Attachment { pid, pid_namespace, state, paths, ..before.clone() }
+}
+
 /// The entry to begin with. `access`: who may use its socket, if it is to have one.
 pub(super) fn begin(
     options: &AttachOptions,
@@ -100,21 +111,12 @@ pub(super) fn begin(
         ..Attachment::default()
     };
     if let Some(before) = before {
-        let Attachment { address, pid, pid_namespace, concat, iopolicy, .. } = asked;
+        let Attachment { address, concat, iopolicy, .. } = asked;
         let Attachment { queues, block_status, options, socket_mode, socket_group, .. } = asked;
         let Attachment { authentication, insists, target_proves_itself, .. } = asked;
-        // One that was asked to end while it was in use still is.
-        let is_ending = before.state == State::Ending;
-        let state = if is_ending { State::Ending } else { State::Reconnecting };
-        // None of its paths is connected yet. Whoever comes after this process has to know them, too.
-        let paths = before.paths.iter().map(|path| path.unconnected(State::Reconnecting)).collect();
         return Ok(Attachment {
             address,
-            pid,
-            pid_namespace,
-            state,
             supervisor,
-            paths,
             // From now on it is reached in no other way.
             tls: before.tls || connection.all_paths().all(|path| connection.protects(&path)),
             concat,
@@ -127,7 +129,7 @@ pub(super) fn begin(
             target_proves_itself,
             socket_mode,
             socket_group,
-            ..before.clone()
+            ..taken_over(before)
         });
     }
     let mut mark = [0; 8];

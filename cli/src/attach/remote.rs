@@ -379,8 +379,10 @@ impl Remote {
         let Some(before) = &origin.before else { return };
         let given: Vec<_> = self.wanted.iter().map(SubsystemPath::from).collect();
         let kept = kept_paths(before, &given).iter().map(SubsystemPath::text).collect::<Vec<_>>();
-        // Those that were added, too: each as it is, whatever this call says of others.
-        for name in kept.into_iter().chain(paths_to_come(before)) {
+        // Those that were added, too: each as it is, whatever this call says of others. Beside one with TLS none is added without.
+        let mut names: Vec<_> = kept.into_iter().chain(paths_to_come(before)).collect();
+        names.sort_by_key(|name| name.split(',').any(|option| option == "tls"));
+        for name in names {
             self.add_path_of_before(Delayed { name, path: None, reason: String::new() });
         }
     }
@@ -392,7 +394,7 @@ impl Remote {
         let Err(error) = added else { return true };
         let why = chain(&error);
         if passes(&error) {
-            if reason.is_empty() {
+            if reason.is_empty() && path.is_none() {
                 // Whoever takes the disk over before then has to know of it, and of how it is protected.
                 self.control.tell_of_path(PathNews::Added(name.clone()));
             }

@@ -445,10 +445,12 @@ impl Service<'_> {
     pub(super) fn place(&mut self, found: &Found, place: Place) -> Result<()> {
         let Found { namespace, controller, via, choice, paths } = found;
         if let Some(via) = via {
+            let connection = &self.origin.options.connection;
+            let all_have_tls = via.tls() && connection.all_paths().all(|path| connection.protects(&path));
             let notes: Vec<_> = place.note.iter().chain(choice).map(String::as_str).collect();
             self.entry = Attachment {
                 transport: via.transport().name().to_owned(),
-                tls: via.tls(),
+                tls: all_have_tls,
                 provider: via.provider(),
                 nsid: namespace.nsid.0,
                 uuid: crate::namespace::uuid(namespace),

@@ -402,14 +402,15 @@ impl Attach {
             return Ok(());
         }
         let is_it = |listed: &Listed| {
-            let Attachment { nqn, nsid: there, .. } = &listed.disk;
-            *nqn == connection.nqn.as_str() && nsid.is_none_or(|nsid| nsid.0 == *there) && listed.is_served()
+            let Attachment { nqn, nsid: there, asked_nsid, .. } = &listed.disk;
+            let is_meant = nsid.map_or(asked_nsid.is_none(), |nsid| nsid.0 == *there);
+            *nqn == connection.nqn.as_str() && is_meant && listed.is_served()
         };
-        let Some(Listed { disk, .. }) = Registry::of_this_user().list()?.into_iter().find(is_it) else {
-            return Ok(());
-        };
+        let there: Vec<_> = Registry::of_this_user().list()?.into_iter().filter(is_it).collect();
         // The call may be made again.
-        if main_process(unit).is_ok_and(|pid| pid == disk.pid) {
+        let is_of_unit = |pid: u32| there.iter().any(|listed| listed.disk.pid == pid);
+        let Some(Listed { disk, .. }) = there.first() else { return Ok(()) };
+        if main_process(unit).is_ok_and(is_of_unit) {
             return Ok(());
         }
         bail!(

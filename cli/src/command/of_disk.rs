@@ -54,9 +54,9 @@ pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
     let Some(at) = place(&arguments) else { return Ok(arguments) };
     let name = &arguments[at];
     // What is left of a disk whose device is gone may name the device of another one.
-    let mut disks = Registry::of_this_user().list()?.into_iter().filter(Listed::is_there);
-    let named = disks.find(|listed| is_named(&listed.disk, name));
-    let Some(disk) = named.map(|listed| listed.disk) else {
+    let disks = Registry::of_this_user().list()?.into_iter().filter(Listed::is_there);
+    let mut named: Vec<_> = disks.map(|listed| listed.disk).filter(|disk| is_named(disk, name)).collect();
+    if named.is_empty() {
         // The last word may be that of an option.
         ensure!(
             at > FIRST,
@@ -64,11 +64,24 @@ pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
             name.display()
         );
         return Ok(arguments);
-    };
+    }
+    let mut expanded = as_nvme_cli_names_namespaces(arguments.clone());
+    // A subsystem may have several.
+    if let Some(nsid) = given_nsid(&expanded)
+        && named.iter().any(|disk| disk.nsid == nsid)
+    {
+        named.retain(|disk| disk.nsid == nsid);
+    }
+    let of_namespace = is(&expanded[1], &OF_NAMESPACE);
+    ensure!(
+        named.len() == 1 || !of_namespace,
+        "{} is the name of {} attached disks: name one by its device or socket, or by --nsid",
+        name.display(),
+        named.len()
+    );
+    let disk = named.swap_remove(0);
     let nowhere = || format!("{disk} has no path, and its controller cannot be asked");
     let path = path(&disk).with_context(nowhere)?;
-    let mut expanded = as_nvme_cli_names_namespaces(arguments);
-    let of_namespace = is(&expanded[1], &OF_NAMESPACE);
     ensure!(
         !of_namespace || disk.disk.is_some(),
         "{disk} is only being attached, and it is not known yet which disk it is"
@@ -79,7 +92,7 @@ pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
     // What is wrong with the call is said where it is parsed.
     let parsed = Arguments::command().ignore_errors(true).try_get_matches_from(&expanded);
     if let Ok(Some((_, matches))) = parsed.as_ref().map(ArgMatches::subcommand) {
-        added.extend(namespace(&disk, matches, of_namespace));
+        added.extend(namespace(&disk, &expanded[1], matches));
         add_missing(&mut expanded, matches, added);
     }
     Ok(expanded)
@@ -87,22 +100,38 @@ pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
 
 /// Beside a disk `-n` is the namespace's number, as nvme-cli has it: the disk stands for the subsystem, whose NQN it is elsewhere.
 fn as_nvme_cli_names_namespaces(mut arguments: Vec<OsString>) -> Vec<OsString> {
-    let is_number = |text: &OsString| {
+    let number = |text: &OsString| {
         let text = text.to_string_lossy();
-        text.strip_prefix("0x").map_or(text.parse::<u32>(), |hex| u32::from_str_radix(hex, 16)).is_ok()
+        text.strip_prefix("0x").map_or(text.parse::<u32>(), |hex| u32::from_str_radix(hex, 16)).ok()
     };
     for at in FIRST..arguments.len().saturating_sub(1) {
-        if arguments[at] == "-n" && is_number(&arguments[at + 1]) {
-            arguments[at] = "--nsid".into();
+        if arguments[at] == "-n"
+            && let Some(number) = number(&arguments[at + 1])
+        {
+            (arguments[at], arguments[at + 1]) = ("--nsid".into(), number.to_string().into());
         }
     }
     arguments
 }
 
+/// The namespace that the call names.
+fn given_nsid(arguments: &[OsString]) -> Option<u32> {
+    let names = ["--nsid", "--namespace-id"];
+    let value = |(at, argument): (usize, &OsString)| {
+        let text = argument.to_string_lossy().into_owned();
+        let (name, value) = text.split_once('=').map_or((text.as_str(), None), |(name, it)| (name, Some(it)));
+        let next = || arguments.get(at + 1).map(|it| it.to_string_lossy().into_owned());
+        names.contains(&name).then(|| value.map(str::to_owned).or_else(next)).flatten()
+    };
+    arguments.iter().enumerate().find_map(value)?.parse().ok()
+}
+
 /// The options that name the disk's namespace, and which disk it is; of a controller's command only where it is about one.
-fn namespace(disk: &Attachment, matches: &ArgMatches, of_namespace: bool) -> Vec<String> {
+fn namespace(disk: &Attachment, name: &OsStr, matches: &ArgMatches) -> Vec<String> {
+    let of_namespace = is(name, &OF_NAMESPACE);
     let given = matches.try_get_one::<u32>("nsid").ok().flatten().copied();
-    let feature = matches.try_get_one::<u8>("feature_id").ok().flatten();
+    // To set one without knowing which disk it is of is left to who names the namespace.
+    let feature = matches.try_get_one::<u8>("feature_id").ok().flatten().filter(|_| name == "get-feature");
     if !of_namespace && !feature.is_some_and(|id| OF_A_NAMESPACE.contains(id)) {
         return Vec::new();
     }
@@ -198,7 +227,7 @@ mod tests {
             words.join(std::ffi::OsStr::new(" ")).into_string().unwrap()
         };
         assert_eq!(of("nvmf id-ns /dev/ublkb0 -n 1"), "nvmf id-ns /dev/ublkb0 --nsid 1");
-        assert_eq!(of("nvmf id-ns -n 0x2 /dev/ublkb0"), "nvmf id-ns --nsid 0x2 /dev/ublkb0");
+        assert_eq!(of("nvmf id-ns -n 0x2 /dev/ublkb0"), "nvmf id-ns --nsid 2 /dev/ublkb0");
         let nqn = "nvmf id-ns /dev/ublkb0 -n nqn.2026-11.com.example:a";
         assert_eq!(of(nqn), nqn, "it is refused beside the disk's");
     }
@@ -210,7 +239,7 @@ mod tests {
         let (name, matches) = matches.subcommand().unwrap();
         let disk =
             Attachment { nsid: 2, disk: Some(nvmf_attached::Disk::default()), ..Attachment::default() };
-        namespace(&disk, matches, is(OsStr::new(name), &OF_NAMESPACE))
+        namespace(&disk, OsStr::new(name), matches)
     }
 
     #[test]

@@ -181,7 +181,8 @@ pub(super) fn with_whole_paths(mut arguments: Vec<OsString>) -> Vec<OsString> {
         let longs = argument.get_long_and_visible_aliases().into_iter().flatten().map(|it| format!("--{it}"));
         let names: Vec<_> = longs.chain(argument.get_short().map(|it| format!("-{it}"))).collect();
         for at in 0..arguments.len() {
-            let text = arguments[at].to_string_lossy().into_owned();
+            // A path that is no UTF-8 can be given as a word of its own.
+            let Some(text) = arguments[at].to_str().map(str::to_owned) else { continue };
             let Some((name, rest)) = names.iter().find_map(|name| Some((name, text.strip_prefix(&**name)?)))
             else {
                 continue;

@@ -8,6 +8,8 @@ mod followed;
 mod shares;
 mod wanted;
 
+pub(super) use wanted::PATHS_MAX;
+
 use super::policy::Policy;
 use crate::command::PATH_OPTIONS;
 use core::fmt;
@@ -552,11 +554,15 @@ impl Engine {
         };
         let answered_for: BTreeSet<_> = self.disks.iter().filter_map(answered_for).collect();
         let seen: BTreeSet<_> = wanted.keys().filter(|disk| self.is_seen(disk)).cloned().collect();
-        let waits = |disk: &&Disk| match self.disks.get(*disk).map(|it| it.phase) {
-            Some(Phase::Waits { until, .. }) => until <= now,
-            _ => false,
+        let waits = |disk: &Disk| match self.disks.get(disk).map(|it| it.phase) {
+            Some(Phase::Waits { until, .. }) if until <= now => Some((until, disk.clone())),
+            _ => None,
         };
-        let turn = self.turn(&wanted.keys().filter(waits).cloned().collect::<Vec<_>>());
+        // Who waits longest is first: those that fail again and again keep nobody waiting.
+        let mut waiting: Vec<_> = wanted.keys().filter_map(waits).collect();
+        waiting.sort();
+        let waiting: Vec<_> = waiting.into_iter().map(|(_, disk)| disk).collect();
+        let turn = self.turn(&waiting);
         let mut actions = Vec::new();
         self.disks.retain(|disk, managed| {
             let subsystem = wanted.get(disk);

@@ -762,3 +762,39 @@ fn disks_beyond_the_limits_are_left_out_and_take_no_place_from_others() {
     assert_eq!(disks(&mut engine), ["+a/5"]);
     assert!(until(&mut engine, now).contains(&"-a/4".to_owned()));
 }
+
+/// Those that fail take their turns behind those that have waited longer, whatever they are called.
+#[test]
+fn disks_that_fail_again_and_again_keep_nobody_waiting() {
+    let limits = Limits { at_once: 2, at_once_of_subsystem: 2, ..Limits::NONE };
+    let mut engine = Engine::new(Policy::default()).with_limits(limits);
+    engine.on_configured(NOW, [controller("h")], Vec::new());
+    engine.on_log(NOW, &controller("h"), ["a", "z"].map(|nqn| subsystem(nqn, "h")).to_vec());
+    engine.on_first_namespaces(NOW, &seen("a"), 1..=40);
+    engine.on_first_namespaces(NOW, &seen("z"), [1]);
+    let mut now = NOW;
+    for number in 1..=40 {
+        assert_eq!(disks(&mut engine), [format!("+a/{number}")]);
+        // By then all that have failed before are due again.
+        now += RETRY_DELAY_MAX;
+        engine.on_attached(now, &disk("a", number), false);
+    }
+    assert_eq!(disks(&mut engine), ["+z/1"]);
+}
+
+/// Whoever lists it, too, has no say in how many disks there are of it.
+#[test]
+fn subsystem_that_is_named_is_of_no_controllers_share() {
+    let limits = Limits { disks: 4, ..Limits::NONE };
+    let mut engine = Engine::new(Policy::default()).with_limits(limits);
+    let named = Subsystem {
+        nqn: "z".to_owned(),
+        paths: vec![path("t", &[])],
+        options: vec!["--hdr-digest".to_owned()],
+    };
+    engine.on_configured(NOW, [controller("h")], vec![named]);
+    engine.on_log(NOW, &controller("h"), ["a", "z"].map(|nqn| subsystem(nqn, "h")).to_vec());
+    engine.on_first_namespaces(NOW, &seen("a"), 1..=40);
+    engine.on_first_namespaces(NOW, &seen("z"), [1]);
+    assert!(disks(&mut engine).contains(&"+z/1".to_owned()));
+}

@@ -1,7 +1,7 @@
 //! Paths that attached disks do not have yet.
 
 use super::arguments::parse;
-use super::engine::{Disk, Place, Subsystem, SubsystemPath};
+use super::engine::{Disk, PATHS_MAX, Place, Subsystem, SubsystemPath};
 use crate::attach::{self, Listed, OtherHost, Unable, other_host};
 use anyhow::{Result, bail};
 use nvmf_attached::{AttachedPath, Attachment, State};
@@ -61,7 +61,7 @@ pub(crate) fn add_missing_paths(listed: &Listed, host: &HostIdentity, paths: &[S
     let is_able = |path: &&SubsystemPath| !insists || path.place.transport == "tcp";
     let mut missing: Vec<_> = paths.iter().filter(|path| !is_there(path) && is_able(path)).cloned().collect();
     for path in &mut missing {
-        if insists {
+        if insists || path.had_tls(&listed.disk) {
             *path = path.with_tls();
         }
         added.add(&path.place, listed.add_path(&path.text()));
@@ -144,6 +144,8 @@ impl Subsystem {
         let (has_tls, given) = (paths.iter().any(SubsystemPath::has_tls), paths.len());
         let has_concat = options.iter().any(|option| option == "--concat");
         paths.extend(kept_paths(disk, &paths));
+        // What is beyond, the server that takes the disk over adds as far as there is room.
+        paths.truncate(PATHS_MAX);
         for (path, number) in paths.iter_mut().zip(0..) {
             // A disk that was attached over TLS is reached in no other way.
             let needs_tls = path.had_tls(disk) || has_tls && number >= given;
@@ -207,9 +209,13 @@ impl SubsystemPath {
         // One that waits for its key is known by its name only.
         let text = self.text();
         let place = |text: &str| text.split([',', '/']).next().unwrap_or_default().to_owned();
-        let waits = |added: &String| place(added) == place(&text) && added.split(',').any(|it| it == "tls");
+        let is_there = |added: &str| {
+            let place = place(&text);
+            place == added || place.rsplit_once(':').is_some_and(|(host, _)| host == added)
+        };
+        let waits = |added: &String| is_there(&place(added)) && added.split(',').any(|it| it == "tls");
         disk.tls
-            || disk.paths.iter().any(|path| has_tls(path) && self.is_at(path))
+            || disk.paths.iter().any(|path| has_tls(path) && self.leads_there(path))
             || disk.added_paths.iter().any(waits)
     }
 

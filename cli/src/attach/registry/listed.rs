@@ -2,7 +2,7 @@
 
 use super::{Claim, Registry, owner};
 use crate::attach::nbd::{self, kernel};
-use crate::attach::{lock, ublk};
+use crate::attach::{entry, lock, ublk};
 use crate::interrupt;
 use anyhow::Result;
 use nvmf_attached::{Attachment, State, Supervisor, VERSION};
@@ -69,7 +69,10 @@ impl Listed {
         if now.disk.version != VERSION || !now.is_usable() {
             return Ok(None);
         }
-        Ok(Some((Claim { registry: now.registry, id: now.id, lock }, now.disk)))
+        let claim = Claim { registry: now.registry, id: now.id, lock };
+        // From now on the entry is that of a server that lives, and what the one before has written last is not so.
+        let _ = claim.write(&entry::taken_over(&now.disk));
+        Ok(Some((claim, now.disk)))
     }
 
     /// The same entry, with what its server has written down.

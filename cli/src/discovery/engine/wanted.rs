@@ -11,12 +11,14 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Paths of one disk.
-const PATHS_MAX: usize = 64;
+pub(in crate::discovery) const PATHS_MAX: usize = 64;
 
 /// A subsystem that is to be watched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Wanted {
     pub(super) subsystem: Subsystem,
+    /// It is named itself, whoever lists it besides.
+    is_named: bool,
     /// How many of its paths, at the front, are of whoever named it or has listed it longest.
     pub(super) own: usize,
     /// The discovery controllers that list it: who has listed it longest is first.
@@ -119,6 +121,7 @@ impl Engine {
         for subsystem in self.fixed.iter().filter(|it| self.policy.allows(&it.nqn)) {
             let none = || Wanted {
                 subsystem: Subsystem { paths: Vec::new(), ..subsystem.clone() },
+                is_named: true,
                 own: 0,
                 listed_by: Vec::new(),
             };
@@ -143,6 +146,7 @@ impl Engine {
                     paths: Vec::new(),
                     options: options.unwrap_or_default(),
                 },
+                is_named: false,
                 own: 0,
                 listed_by: Vec::new(),
             };
@@ -219,9 +223,9 @@ impl Engine {
         })
     }
 
-    /// Where the referrals begin to whoever has listed a subsystem longest.
+    /// Where the referrals begin to whoever has listed a subsystem longest; `None` of one that is named itself.
     pub(super) fn root(&self, watched: &Watched) -> Option<&Root> {
-        let first = watched.wanted.listed_by.first()?;
+        let first = watched.wanted.listed_by.first().filter(|_| !watched.wanted.is_named)?;
         self.controllers.get(first).map(|followed| &followed.origin.root)
     }
 }
