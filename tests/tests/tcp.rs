@@ -1,6 +1,6 @@
 //! The built programs over NVMe/TCP.
 
-use nvmf_tests::process::Target;
+use nvmf_tests::process::{self, Target};
 use nvmf_tests::site::{HOST_ID, Site, fails, json, random_file, refuses, succeeds};
 use std::process::Command;
 
@@ -36,7 +36,13 @@ fn disk_is_discovered_written_and_read_with_every_option() {
         &["--hdr-digest", "--data-digest", "--disable-sqflow", "--tos", "16"],
         &["--disable-sqflow", "-i", "2", "--nr-write-queues", "2", "--host-iface", "lo"],
     ];
+    // The log is written by a thread of its own.
+    let all_are_logged = || {
+        let log = target.log();
+        log.matches("connected to").count() == log.matches("queue disconnected").count()
+    };
     for (number, options) in all.into_iter().enumerate() {
+        process::until("the end of each connection is logged", all_are_logged).expect("it is");
         let logged = target.log().len();
         // Another content each time: some bytes less.
         let bytes = random_file(&from, SIZE as usize - number * 4096).expect("a file");
@@ -50,6 +56,7 @@ fn disk_is_discovered_written_and_read_with_every_option() {
         let identity =
             json(&mut call(&site, "id-ctrl", &[&named[..], &["-o", "json"]].concat())).expect("JSON");
         assert_eq!(identity["subnqn"], site.nqn.as_str());
+        process::until("the end of each connection is logged", all_are_logged).expect("it is");
         let log = target.log().split_off(logged);
         let connected: Vec<_> = log.lines().filter(|line| line.contains("connected to")).collect();
         let flow_control = !options.contains(&"--disable-sqflow");
