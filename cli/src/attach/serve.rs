@@ -28,18 +28,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::spawn_blocking;
-use tokio::time::sleep;
+use tokio::time::{MissedTickBehavior, sleep};
 
 /// How long a device's node may take to appear.
 const NODE_TIME_MAX: Duration = Duration::from_secs(10);
 /// How long the kernel may take to say whether a device is in use.
 const IN_USE_TIME_MAX: Duration = Duration::from_secs(2);
-/// How often a disk that is to end is looked at, whether it is still in use.
-const ENDING_POLL: Duration = Duration::from_millis(500);
+/// How often is tried again what could not be done: to end a disk that is in use, and to write its entry.
+const TRY_AGAIN: Duration = Duration::from_millis(500);
 /// How often is looked whether the end of the server before is over.
 const END_POLL: Duration = Duration::from_millis(10);
-/// How often an entry is written again that could not be.
-const WRITE_AGAIN: Duration = Duration::from_secs(1);
 /// How often the log's length is looked at, and how long it may be.
 const LOG_POLL: Duration = Duration::from_secs(60);
 const LOG_BYTES_MAX: u64 = 1 << 20;
@@ -509,6 +507,9 @@ impl Service<'_> {
         tell: impl AsyncFn(News) -> Result<()>,
     ) -> End {
         let mut log = tokio::time::interval(LOG_POLL);
+        // They go on whatever else happens meanwhile.
+        let mut tries = tokio::time::interval(TRY_AGAIN);
+        tries.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let is_ending = self.entry.state == State::Ending;
             tokio::select! {
@@ -521,12 +522,18 @@ impl Service<'_> {
                     Wish::Reconnect => control.reconnect(),
                     Wish::Child => self.look_after_guard().await,
                 },
-                () = sleep(ENDING_POLL), if is_ending => if self.users().await.is_empty() { break },
+                _ = tries.tick(), if is_ending || self.is_unwritten => {
+                    if is_ending && self.users().await.is_empty() {
+                        break;
+                    }
+                    if self.is_unwritten {
+                        self.set(self.entry.state);
+                    }
+                }
                 change = changed() => {
                     self.disk_is(change.properties, &tell).await;
                     self.connection_is(change);
                 }
-                () = sleep(WRITE_AGAIN), if self.is_unwritten => self.set(self.entry.state),
                 news = control.path_news() => self.paths_are_others(news),
                 () = self.answers.next(control) => {}
                 _ = log.tick() => self.bound_log(),
@@ -544,7 +551,7 @@ impl Service<'_> {
         tracing::warn!("the disk's guard has ended: another is started");
         self.guard = None;
         // It may end again at once.
-        sleep(ENDING_POLL).await;
+        sleep(TRY_AGAIN).await;
         if let Err(error) = self.start_guard() {
             tracing::error!("nobody looks after this process: {}", chain(&error));
         }
