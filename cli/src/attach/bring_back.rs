@@ -6,7 +6,7 @@ use super::detach::RESTART_TIME_MAX;
 use super::form::{Form, Server};
 use super::host::other_host;
 use super::registry::{Listed, Next};
-use crate::discovery::{Place, SubsystemPath, kept_paths, paths_to_come};
+use crate::discovery::{Place, has_tls, kept_paths, paths_to_come};
 use crate::interrupt;
 use crate::print::shell_word;
 use anyhow::{Context, Result, bail, ensure};
@@ -98,10 +98,9 @@ pub(crate) fn remedy(disk: &Attachment) -> String {
             "systemd starts its server (systemctl list-units 'nvmf-attach@*'), nvmf detach {place} clears it away"
         ),
         _ => {
-            let call = command(disk);
-            let has_keys = call.contains(",tls") || disk.tls || disk.authentication.is_some();
+            let has_keys = has_tls(disk) || disk.authentication.is_some();
             let keys = if has_keys { ", with the keys that it had besides," } else { "" };
-            format!("{call} takes it over{keys} and nvmf detach {place} clears it away")
+            format!("{} takes it over{keys} and nvmf detach {place} clears it away", command(disk))
         }
     }
 }
@@ -111,21 +110,16 @@ fn command(disk: &Attachment) -> String {
     let mut words = vec!["nvmf".to_owned(), "attach".to_owned()];
     let mut paths = kept_paths(disk, &[]).into_iter();
     match paths.next() {
-        Some(SubsystemPath { place: Place { transport, address, port }, options }) if options.is_empty() => {
-            words.extend([
-                "-t".to_owned(),
-                transport,
-                "-a".to_owned(),
-                address,
-                "-s".to_owned(),
-                port.to_string(),
-            ])
+        Some(path) if path.own.is_empty() => {
+            let Place { transport, address, port } = path.place;
+            words.extend(["-t", &transport, "-a", &address, "-s", &port.to_string()].map(str::to_owned));
         }
         // What is its own is no other path's.
         Some(path) => words.push(format!("--path={}", path.text())),
         None => {}
     }
-    let further = paths.map(|path| path.text()).chain(paths_to_come(disk));
+    let to_come = paths_to_come(disk).into_iter().map(|(name, _)| name);
+    let further = paths.map(|path| path.text()).chain(to_come);
     words.extend(further.map(|path| format!("--path={path}")));
     words.extend(["-n".to_owned(), disk.nqn.clone()]);
     words.extend(disk.asked_nsid.map(|nsid| format!("--nsid={nsid}")));

@@ -378,11 +378,12 @@ impl Remote {
     fn add_paths_of_before(&mut self, origin: &Origin) {
         let Some(before) = &origin.before else { return };
         let given: Vec<_> = self.wanted.iter().map(SubsystemPath::from).collect();
-        let kept = kept_paths(before, &given).iter().map(SubsystemPath::text).collect::<Vec<_>>();
+        let kept = kept_paths(before, &given).into_iter().map(|path| (path.text(), path.own.tls));
         // Those that were added, too: each as it is, whatever this call says of others. Beside one with TLS none is added without.
-        let mut names: Vec<_> = kept.into_iter().chain(paths_to_come(before)).collect();
-        names.sort_by_key(|name| name.split(',').any(|option| option == "tls"));
-        for name in names {
+        let to_come = paths_to_come(before).into_iter().map(|(name, path)| (name, path.own.tls));
+        let mut paths: Vec<_> = kept.chain(to_come).collect();
+        paths.sort_by_key(|(_, has_tls)| *has_tls);
+        for (name, _) in paths {
             self.add_path_of_before(Delayed { name, path: None, reason: String::new() });
         }
     }

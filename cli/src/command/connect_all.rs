@@ -2,7 +2,7 @@
 
 use super::attach::warn_of_paths;
 use super::refused::{AbsentOfDiscovery, NoRawLog};
-use super::{Format, Output, TargetArguments, Verbosity, given_options};
+use super::{Format, Output, OwnOptions, TargetArguments, Verbosity, given_options};
 use crate::attach::Form;
 use crate::discovery::{
     Begin, Controller, Outcome, Place, Policy, Sources, Subsystem, SubsystemPath, attach_all, config, follow,
@@ -146,8 +146,8 @@ fn subsystems(outcome: &Outcome) -> Vec<Subsystem> {
             let (address, port) = path.host_and_port();
             let transport = path.transport.clone();
             let place = Place { transport, address: address.to_owned(), port: port? };
-            let options = path.source.iter().map(|source| format!("--host-traddr={source}")).collect();
-            Some(SubsystemPath { place, options })
+            let host_traddr = path.source.as_ref().and_then(|source| source.parse().ok());
+            Some(SubsystemPath { place, own: OwnOptions { host_traddr, ..OwnOptions::default() } })
         };
         let Some(subsystem) = found.iter_mut().find(|it| it.nqn == disk.nqn) else { continue };
         for path in disk.paths.iter().filter_map(path) {

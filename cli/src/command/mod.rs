@@ -47,7 +47,7 @@ use std::process::ExitCode;
 
 pub(crate) use dhchap_key::is_secret;
 use output::{Format, Output, PageOutput, Verbosity};
-pub(crate) use path::OPTIONS as PATH_OPTIONS;
+pub(crate) use path::{OPTIONS as PATH_OPTIONS, OwnOptions, PathArgument};
 pub(crate) use target::{DISCOVERY_PORT, Further, PORT, TargetArguments};
 
 #[derive(Parser)]

@@ -7,17 +7,23 @@ use std::net::{IpAddr, Ipv6Addr};
 /// What a path may have for itself, as `--path` and nvme-cli's files name it.
 pub(crate) const OPTIONS: [&str; 5] = ["host-traddr", "host-iface", "tls", "hdr-digest", "data-digest"];
 
+/// The options that a path has for itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OwnOptions {
+    pub(crate) host_traddr: Option<IpAddr>,
+    pub(crate) host_iface: Option<String>,
+    pub(crate) tls: bool,
+    pub(crate) hdr_digest: bool,
+    pub(crate) data_digest: bool,
+}
+
 /// A path, as it was given: what it does not say is as the other options have it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct PathArgument {
-    pub(super) address: String,
-    pub(super) port: Option<u16>,
-    pub(super) transport: Option<Transport>,
-    pub(super) host_traddr: Option<IpAddr>,
-    pub(super) host_iface: Option<String>,
-    pub(super) tls: bool,
-    pub(super) hdr_digest: bool,
-    pub(super) data_digest: bool,
+pub(crate) struct PathArgument {
+    pub(crate) address: String,
+    pub(crate) port: Option<u16>,
+    pub(crate) transport: Option<Transport>,
+    pub(crate) own: OwnOptions,
 }
 
 /// ADDRESS[:PORT][/TRANSPORT][,OPTION[=VALUE]]...
@@ -41,7 +47,7 @@ pub(super) fn path(text: &str) -> Result<PathArgument, String> {
     }
     let mut path = PathArgument { address: address.to_owned(), port, transport, ..PathArgument::default() };
     for option in parts {
-        path.take(option)?;
+        path.own.take(option)?;
     }
     Ok(path)
 }
@@ -69,6 +75,28 @@ fn no_port(text: &str) -> String {
 }
 
 impl PathArgument {
+    /// One that is written down, maybe by another version: what is not understood of it is left out.
+    pub(crate) fn read(text: &str) -> Self {
+        let (place, options) = text.split_once(',').unwrap_or((text, ""));
+        Self { own: OwnOptions::of(options.split(',')), ..path(place).unwrap_or_default() }
+    }
+}
+
+impl OwnOptions {
+    /// Those of these options, by their long names, that a path may have for itself.
+    pub(crate) fn of<'a>(options: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut own = Self::default();
+        for option in options {
+            // Any other is none of a path's.
+            let _ = own.take(option.trim_start_matches('-'));
+        }
+        own
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
     fn take(&mut self, option: &str) -> Result<(), String> {
         let (name, value) = match option.split_once('=') {
             Some((name, value)) => (name, Some(value)),
@@ -94,8 +122,8 @@ impl PathArgument {
         Ok(())
     }
 
-    /// Its own options, by their long names.
-    pub(super) fn options(&self) -> Vec<String> {
+    /// Each by its long name.
+    pub(crate) fn options(&self) -> Vec<String> {
         let flag = |name: &str, is_given: bool| is_given.then(|| format!("--{name}"));
         [
             self.host_traddr.map(|address| format!("--host-traddr={address}")),
@@ -153,7 +181,7 @@ mod tests {
         let all = "[2001:db8::2]:4421/tcp,host_traddr=2001:db8::9,host-iface=eth1,tls,hdr-digest,data-digest";
         let parsed = path(all).unwrap();
         assert_eq!(
-            parsed.options(),
+            parsed.own.options(),
             ["--host-traddr=2001:db8::9", "--host-iface=eth1", "--tls", "--hdr-digest", "--data-digest"]
         );
         for wrong in
@@ -161,5 +189,14 @@ mod tests {
         {
             assert!(path(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_another_version_wrote_is_read_as_far_as_it_is_understood() {
+        let understood = path("[2001:db8::2]:4421/tcp,host-traddr=2001:db8::9,tls").unwrap();
+        let written = "[2001:db8::2]:4421/tcp,host-traddr=2001:db8::9,of-another-version=1,tls";
+        assert_eq!(PathArgument::read(written), understood);
+        let elsewhere = PathArgument::read("192.0.2.2/of-another-version,tls");
+        assert!(elsewhere.address.is_empty() && elsewhere.own.tls);
     }
 }

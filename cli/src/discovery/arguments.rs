@@ -117,7 +117,7 @@ impl SubsystemPath {
     pub(crate) fn text(&self) -> String {
         let Place { transport, address, port } = &self.place;
         let address = if address.contains(':') { format!("[{address}]") } else { address.clone() };
-        let own = self.options.iter().map(|option| option.replacen("--", ",", 1)).collect::<String>();
+        let own = self.own.options().iter().map(|option| option.replacen("--", ",", 1)).collect::<String>();
         format!("{address}:{port}/{transport}{own}")
     }
 }
@@ -142,7 +142,7 @@ impl Subsystem {
     pub(super) fn arguments(&self) -> Vec<String> {
         let mut paths = self.paths.iter().peekable();
         // What that of `--traddr` has is for the others, too.
-        let plain = paths.next_if(|path| path.options.is_empty());
+        let plain = paths.next_if(|path| path.own.is_empty());
         let first = plain.into_iter().flat_map(|path| path.place.arguments());
         let first = first.collect::<Vec<_>>();
         let further = paths.map(|path| format!("--path={}", path.text()));

@@ -37,13 +37,13 @@ fn subsystem(subsystem: &Subsystem) -> Value {
         options.iter().filter_map(|option| key(option)).filter(|(key, _)| KEYS.contains(&&**key)).collect()
     };
     let is_discovery = subsystem.nqn == Nqn::DISCOVERY.as_str();
-    let ports = subsystem.paths.iter().map(|SubsystemPath { place, options }| {
+    let ports = subsystem.paths.iter().map(|SubsystemPath { place, own }| {
         let mut port = Map::new();
         port.insert("transport".to_owned(), place.transport.as_str().into());
         port.insert("traddr".to_owned(), place.address.as_str().into());
         port.insert("trsvcid".to_owned(), place.port.to_string().into());
         port.extend(keys(&subsystem.options));
-        port.extend(keys(options));
+        port.extend(keys(&own.options()));
         if is_discovery {
             port.insert("discovery".to_owned(), true.into());
         }
@@ -66,6 +66,7 @@ fn key(option: &str) -> Option<(String, Value)> {
 mod tests {
     use super::super::engine::Place;
     use super::*;
+    use crate::command::OwnOptions;
     use nvme_proto::HostId;
 
     #[test]
@@ -74,7 +75,7 @@ mod tests {
             HostIdentity { nqn: "nqn.2026-11.com.example:host".parse().unwrap(), id: HostId([0x11; 16]) };
         let path = |address: &str, options: &[&str]| {
             let place = Place { transport: "tcp".to_owned(), address: address.to_owned(), port: 4420 };
-            SubsystemPath { place, options: options.iter().map(|&it| it.to_owned()).collect() }
+            SubsystemPath { place, own: OwnOptions::of(options.iter().copied()) }
         };
         let options = [
             "--ctrl-loss-tmo=-1",

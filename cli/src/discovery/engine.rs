@@ -11,7 +11,7 @@ mod wanted;
 pub(super) use wanted::PATHS_MAX;
 
 use super::policy::Policy;
-use crate::command::PATH_OPTIONS;
+use crate::command::{OwnOptions, PATH_OPTIONS};
 use core::fmt;
 use core::time::Duration;
 use followed::Followed;
@@ -72,8 +72,7 @@ pub(crate) enum Entry {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SubsystemPath {
     pub(crate) place: Place,
-    /// Those of [`PATH_OPTIONS`], by their long names.
-    pub(crate) options: Vec<String>,
+    pub(crate) own: OwnOptions,
 }
 
 /// A subsystem that is wanted, with all paths to it.
@@ -91,33 +90,28 @@ pub(super) type Seen = (String, Option<String>);
 impl SubsystemPath {
     /// A path there, with those of these options that are a path's and are meant for its transport.
     pub(crate) fn new(place: Place, options: &[String]) -> Self {
-        let is_meant = |option: &&String| {
-            let name = name(option);
-            PATH_OPTIONS.contains(&name)
-                && (place.transport == "tcp" || ["host-traddr", "tls"].contains(&name))
-        };
-        let options = options.iter().filter(is_meant).cloned().collect();
-        Self { place, options }
+        let mut own = OwnOptions::of(options.iter().map(String::as_str));
+        if place.transport != "tcp" {
+            own = OwnOptions { host_traddr: own.host_traddr, tls: own.tls, ..OwnOptions::default() };
+        }
+        Self { place, own }
     }
 
-    pub(super) fn has_tls(&self) -> bool {
-        self.options.iter().any(|option| option == "--tls")
+    /// The address and the interface that it begins at, where it says so.
+    pub(super) fn beginning(&self) -> (Option<IpAddr>, Option<&str>) {
+        (self.own.host_traddr, self.own.host_iface.as_deref())
     }
 
     /// Whether both lead from the same place to the same place.
     fn is_same(&self, other: &Self) -> bool {
-        let source = |path: &Self| {
-            let is_source = |option: &&String| ["host-traddr", "host-iface"].contains(&name(option));
-            path.options.iter().filter(is_source).cloned().collect::<Vec<_>>()
-        };
-        self.place == other.place && source(self) == source(other)
+        (&self.place, self.beginning()) == (&other.place, other.beginning())
     }
 }
 
 impl Subsystem {
     /// Whether a path of it has TLS.
     pub(super) fn has_tls(&self) -> bool {
-        self.paths.iter().any(SubsystemPath::has_tls)
+        self.paths.iter().any(|path| path.own.tls)
     }
 
     /// Adds a path that it does not have yet, up to so many.

@@ -18,7 +18,7 @@ fn place(address: &str) -> Place {
 }
 
 fn path(address: &str, options: &[&str]) -> SubsystemPath {
-    SubsystemPath { place: place(address), options: options.iter().map(|&it| it.to_owned()).collect() }
+    SubsystemPath { place: place(address), own: OwnOptions::of(options.iter().copied()) }
 }
 
 /// A subsystem as the host of the machine sees it.
@@ -142,8 +142,8 @@ fn options_of_tcp_are_not_those_of_a_path_over_rdma() {
     let wanted = watched(&mut engine);
     assert_eq!(wanted.options, ["--tls-key-file=key"]);
     // Where TLS is insisted on, what has none is left out when it comes to that.
-    let over_rdma = ["--tls", "--host-traddr=192.0.2.5"].map(str::to_owned).to_vec();
-    assert_eq!(wanted.paths[0], SubsystemPath { place: rdma, options: over_rdma });
+    let over_rdma = OwnOptions::of(["--tls", "--host-traddr=192.0.2.5"]);
+    assert_eq!(wanted.paths[0], SubsystemPath { place: rdma, own: over_rdma });
     assert_eq!(
         wanted.paths[1],
         path("t", &["--hdr-digest", "--host-iface=eth0", "--tls", "--host-traddr=192.0.2.5"])
@@ -451,7 +451,7 @@ fn subsystem_that_is_configured_with_tls_gets_no_path_in_the_clear_from_discover
     let last = actions(&mut engine).into_iter().rev().find_map(watched);
     let paths = last.expect("it is watched").paths;
     assert_eq!(paths.len(), 2, "{paths:?}");
-    assert!(paths.iter().all(SubsystemPath::has_tls), "{paths:?}");
+    assert!(paths.iter().all(|path| path.own.tls), "{paths:?}");
 }
 
 /// Whether the disk is to be brought back or given paths.

@@ -3,13 +3,11 @@
 use super::arguments::parse;
 use super::engine::{Disk, PATHS_MAX, Place, Subsystem, SubsystemPath};
 use crate::attach::{self, Listed, OtherHost, Unable, other_host};
+use crate::command::{OwnOptions, PathArgument};
 use anyhow::{Result, bail};
 use nvmf_attached::{AttachedPath, Attachment, State};
 use nvmf_initiator::{HostIdentity, PathOptions, TransportOptions};
-
-/// Options that protect one path.
-const OF_ONE_PATH: [&str; 3] = [TLS, "--hdr-digest", "--data-digest"];
-const TLS: &str = "--tls";
+use std::net::IpAddr;
 
 /// What became of paths that a disk did not have.
 #[derive(Debug, Default)]
@@ -61,9 +59,7 @@ pub(crate) fn add_missing_paths(listed: &Listed, host: &HostIdentity, paths: &[S
     let is_able = |path: &&SubsystemPath| !insists || path.place.transport == "tcp";
     let mut missing: Vec<_> = paths.iter().filter(|path| !is_there(path) && is_able(path)).cloned().collect();
     for path in &mut missing {
-        if insists || path.had_tls(&listed.disk) {
-            *path = path.with_tls();
-        }
+        path.own.tls |= path.had_tls(&listed.disk);
         added.add(&path.place, listed.add_path(&path.text()));
     }
     added
@@ -71,41 +67,41 @@ pub(crate) fn add_missing_paths(listed: &Listed, host: &HostIdentity, paths: &[S
 
 /// The paths of a disk that whoever takes it over with these has to name besides, each as it was.
 pub(crate) fn kept_paths(disk: &Attachment, given: &[SubsystemPath]) -> Vec<SubsystemPath> {
-    let kept = |attached: &AttachedPath| {
-        let (host, port) = attached.host_and_port();
-        let address = attached.name.clone().unwrap_or_else(|| host.to_owned());
-        let place = Place { transport: attached.transport.clone(), address, port: port? };
-        let source = attached.source.iter().map(|source| format!("--host-traddr={source}"));
-        let interface = attached.interface.iter().map(|name| format!("--host-iface={name}"));
-        let is_own = |option: &&String| OF_ONE_PATH.contains(&option.as_str());
-        let protection = attached.protection.iter().filter(is_own).cloned();
-        Some(SubsystemPath { place, options: source.chain(interface).chain(protection).collect() })
-    };
     let is_missing = |path: &&AttachedPath| !given.iter().any(|given| given.is(path));
-    disk.paths.iter().filter(is_missing).filter_map(kept).collect()
+    disk.paths.iter().filter(is_missing).filter_map(SubsystemPath::of).collect()
 }
 
-/// The paths that a disk was given and has not got yet, as they were named.
-pub(crate) fn paths_to_come(disk: &Attachment) -> Vec<String> {
-    let begins_there = |added: &str, path: &AttachedPath| {
-        let option = |name: &str| added.split(',').find_map(|option| option.strip_prefix(name));
-        option("host-traddr=") == path.source.as_deref() && option("host-iface=") == path.interface.as_deref()
+/// The paths that a disk was given and has not got yet: each as it was named, and what that says.
+pub(crate) fn paths_to_come(disk: &Attachment) -> Vec<(String, PathArgument)> {
+    // Without a port it is that of the first path.
+    let port = disk.paths.first().and_then(|first| first.host_and_port().1).unwrap_or_default();
+    let is_there = |added: &PathArgument| {
+        disk.paths.iter().any(|path| SubsystemPath::named(added, &path.transport, port).is(path))
     };
-    let names = |added: &str, path: &AttachedPath| {
-        let (host, port) = path.host_and_port();
-        let added = added.split([',', '/']).next().unwrap_or_default();
-        let hosts = [Some(host), path.name.as_deref()].into_iter().flatten();
-        let mut texts = hosts.flat_map(|host| [host.to_owned(), format!("[{host}]")]);
-        texts.any(|text| match added.strip_prefix(&text) {
-            // Without a port it is that of the first path.
-            Some("") => disk.paths.first().is_none_or(|first| first.host_and_port().1 == port),
-            Some(rest) => port.is_some_and(|port| rest == format!(":{port}")),
-            None => false,
-        })
-    };
-    let is_there =
-        |added: &str| disk.paths.iter().any(|path| begins_there(added, path) && names(added, path));
-    disk.added_paths.iter().filter(|added| !is_there(added)).cloned().collect()
+    added_paths(disk).filter(|(_, added)| !is_there(added)).collect()
+}
+
+fn added_paths(disk: &Attachment) -> impl Iterator<Item = (String, PathArgument)> {
+    disk.added_paths.iter().map(|name| (name.clone(), PathArgument::read(name)))
+}
+
+/// Whether a path of this disk has TLS, or is to have it.
+pub(crate) fn has_tls(disk: &Attachment) -> bool {
+    disk.tls || disk.paths.iter().any(is_with_tls) || added_paths(disk).any(|(_, added)| added.own.tls)
+}
+
+fn is_with_tls(path: &AttachedPath) -> bool {
+    protection(path).tls
+}
+
+/// What protects it alone.
+fn protection(path: &AttachedPath) -> OwnOptions {
+    OwnOptions::of(path.protection.iter().map(String::as_str))
+}
+
+/// The address and the interface that it begins at, where one was chosen.
+fn beginning(path: &AttachedPath) -> (Option<IpAddr>, Option<&str>) {
+    (path.source.as_ref().and_then(|source| source.parse().ok()), path.interface.as_deref())
 }
 
 impl Subsystem {
@@ -141,7 +137,7 @@ impl Subsystem {
     /// The options of `nvmf attach` with which a disk of it is the one that was attached.
     fn as_it_was(&self, disk: &Attachment) -> Vec<String> {
         let Self { mut paths, nqn, options } = self.with_keys().0;
-        let (has_tls, given) = (paths.iter().any(SubsystemPath::has_tls), paths.len());
+        let (has_tls, given) = (paths.iter().any(|path| path.own.tls), paths.len());
         let has_concat = options.iter().any(|option| option == "--concat");
         paths.extend(kept_paths(disk, &paths));
         // What is beyond, the server that takes the disk over adds as far as there is room.
@@ -149,9 +145,7 @@ impl Subsystem {
         for (path, number) in paths.iter_mut().zip(0..) {
             // A disk that was attached over TLS is reached in no other way.
             let needs_tls = path.had_tls(disk) || has_tls && number >= given;
-            if needs_tls && !has_concat && path.place.transport == "tcp" {
-                *path = path.with_tls();
-            }
+            path.own.tls |= needs_tls && !has_concat && path.place.transport == "tcp";
         }
         paths.retain(|path| !disk.tls || path.place.transport == "tcp");
         let meant = Disk { nqn: disk.nqn.clone(), nsid: disk.nsid };
@@ -178,54 +172,55 @@ impl From<&PathOptions> for SubsystemPath {
         let transport = if let TransportOptions::Rdma = path.transport { "rdma" } else { "tcp" }.to_owned();
         let name = path.address_source.as_ref().and_then(|source| source.name().map(str::to_owned));
         let address = name.unwrap_or_else(|| path.address.ip().to_string());
-        let source = path.source.map(|source| format!("--host-traddr={}", source.ip()));
-        let interface = path.interface().map(|name| format!("--host-iface={name}"));
+        let host_traddr = path.source.map(|source| source.ip());
+        let host_iface = path.interface().map(str::to_owned);
         Self {
             place: Place { transport, address, port: path.address.port() },
-            options: source.into_iter().chain(interface).collect(),
+            own: OwnOptions { host_traddr, host_iface, ..OwnOptions::default() },
         }
     }
 }
 
 impl SubsystemPath {
+    /// That of an attached disk; `None`: where it leads cannot be read.
+    fn of(attached: &AttachedPath) -> Option<Self> {
+        let (host, port) = attached.host_and_port();
+        let address = attached.name.clone().unwrap_or_else(|| host.to_owned());
+        let place = Place { transport: attached.transport.clone(), address, port: port? };
+        let (host_traddr, host_iface) = beginning(attached);
+        let host_iface = host_iface.map(str::to_owned);
+        Some(Self { place, own: OwnOptions { host_traddr, host_iface, ..protection(attached) } })
+    }
+
+    /// The path that was named so, over this transport and to this port where it names none.
+    fn named(path: &PathArgument, transport: &str, port: u16) -> Self {
+        let transport = path.transport.map_or(transport, |it| it.name()).to_owned();
+        let address = path.address.trim_matches(['[', ']']).to_owned();
+        Self { place: Place { transport, address, port: path.port.unwrap_or(port) }, own: path.own.clone() }
+    }
+
     /// Whether an attached disk has it as this path. One that says nothing of where it begins is every path there, as nvme-cli has it.
     fn is_at(&self, attached: &AttachedPath) -> bool {
-        let begins = |own: Option<&str>, attached: Option<&str>| own.is_none() || own == attached;
-        let (source, interface) = self.beginning();
+        let ((source, interface), there) = (self.beginning(), beginning(attached));
         self.leads_there(attached)
-            && begins(source, attached.source.as_deref())
-            && begins(interface, attached.interface.as_deref())
+            && (source.is_none() || source == there.0)
+            && (interface.is_none() || interface == there.1)
     }
 
     /// Whether it is this path and no other that leads there.
     fn is(&self, attached: &AttachedPath) -> bool {
-        self.leads_there(attached)
-            && self.beginning() == (attached.source.as_deref(), attached.interface.as_deref())
+        self.leads_there(attached) && self.beginning() == beginning(attached)
     }
 
     /// Whether this disk has TLS there, or everywhere.
     pub(crate) fn had_tls(&self, disk: &Attachment) -> bool {
-        let has_tls = |path: &AttachedPath| path.protection.iter().any(|option| option == TLS);
+        let Place { transport, port, .. } = &self.place;
         // One that waits for its key is known by its name only.
-        let text = self.text();
-        let place = |text: &str| text.split([',', '/']).next().unwrap_or_default().to_owned();
-        let is_there = |added: &str| {
-            let place = place(&text);
-            place == added || place.rsplit_once(':').is_some_and(|(host, _)| host == added)
-        };
-        let waits = |added: &String| is_there(&place(added)) && added.split(',').any(|it| it == "tls");
+        let waits =
+            |added: PathArgument| added.own.tls && Self::named(&added, transport, *port).place == self.place;
         disk.tls
-            || disk.paths.iter().any(|path| has_tls(path) && self.leads_there(path))
-            || disk.added_paths.iter().any(waits)
-    }
-
-    /// The same with TLS.
-    pub(crate) fn with_tls(&self) -> Self {
-        let mut path = self.clone();
-        if !path.has_tls() {
-            path.options.push(TLS.to_owned());
-        }
-        path
+            || disk.paths.iter().any(|path| is_with_tls(path) && self.leads_there(path))
+            || added_paths(disk).any(|(_, added)| waits(added))
     }
 
     fn leads_there(&self, attached: &AttachedPath) -> bool {
@@ -233,12 +228,6 @@ impl SubsystemPath {
         let Place { transport, address: own, port: own_port } = &self.place;
         (port, &attached.transport) == (Some(*own_port), transport)
             && (address == own || attached.name.as_ref() == Some(own))
-    }
-
-    /// The address and the interface that it begins at, where it says so.
-    fn beginning(&self) -> (Option<&str>, Option<&str>) {
-        let option = |name: &str| self.options.iter().find_map(|option| option.strip_prefix(name));
-        (option("--host-traddr="), option("--host-iface="))
     }
 }
 
@@ -287,7 +276,7 @@ mod tests {
             ],
             ..Attachment::default()
         };
-        let given = [SubsystemPath { place: place("tcp", "192.0.2.1", 4420), options: Vec::new() }];
+        let given = [SubsystemPath::new(place("tcp", "192.0.2.1", 4420), &[])];
         let kept: Vec<_> = kept_paths(&disk, &given).iter().map(SubsystemPath::text).collect();
         let expected = [
             "192.0.2.2:4420/tcp",
@@ -297,7 +286,8 @@ mod tests {
         ];
         assert_eq!(kept, expected);
         disk.added_paths.push("192.0.2.77".to_owned());
-        assert_eq!(paths_to_come(&disk), ["192.0.2.77"]);
+        let to_come: Vec<_> = paths_to_come(&disk).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(to_come, ["192.0.2.77"]);
         // From elsewhere: neither what is given nor what was added is that path.
         let sources = ["192.0.2.8", "192.0.2.9"]
             .map(|source| AttachedPath { source: Some(source.to_owned()), ..at("192.0.2.3:4420") });
@@ -306,7 +296,7 @@ mod tests {
             added_paths: vec!["192.0.2.3:4420/tcp,host-traddr=192.0.2.9".to_owned()],
             ..disk.clone()
         };
-        let given_there = SubsystemPath { place: place("tcp", "192.0.2.3", 4420), options: Vec::new() };
+        let given_there = SubsystemPath::new(place("tcp", "192.0.2.3", 4420), &[]);
         let kept: Vec<_> = kept_paths(&multihomed, &[given_there]).iter().map(SubsystemPath::text).collect();
         assert_eq!(
             kept,
@@ -341,6 +331,21 @@ mod tests {
     }
 
     #[test]
+    fn path_that_waits_for_its_key_is_one_with_tls() {
+        let had_tls = |added: &str, address: &str| {
+            let disk = Attachment { added_paths: vec![added.to_owned()], ..Attachment::default() };
+            assert_eq!(has_tls(&disk), added.contains("tls"));
+            SubsystemPath::new(place("tcp", address, 4420), &[]).had_tls(&disk)
+        };
+        assert!(
+            had_tls("192.0.2.1,tls", "192.0.2.1") && had_tls("[2001:db8::1]:4420/tcp,tls", "2001:db8::1")
+        );
+        assert!(had_tls("storage-a:4420,of-another-version,tls", "storage-a"));
+        assert!(!had_tls("192.0.2.1:4421,tls", "192.0.2.1") && !had_tls("192.0.2.1,hdr-digest", "192.0.2.1"));
+        assert!(!had_tls("192.0.2.11,tls", "192.0.2.1"));
+    }
+
+    #[test]
     fn path_is_that_of_an_attached_disk_if_it_leads_from_the_same_place_to_the_same_place() {
         let attached = AttachedPath {
             address: "192.0.2.1:4420".to_owned(),
@@ -350,8 +355,8 @@ mod tests {
             ..AttachedPath::default()
         };
         let is_at = |transport, address, options: &[&str]| {
-            let options = options.iter().map(|&option| option.to_owned()).collect();
-            SubsystemPath { place: place(transport, address, 4420), options }.is_at(&attached)
+            let own = OwnOptions::of(options.iter().copied());
+            SubsystemPath { place: place(transport, address, 4420), own }.is_at(&attached)
         };
         assert!(is_at("tcp", "192.0.2.1", &[]) && is_at("tcp", "storage-a", &["--host-iface=eth0"]));
         assert!(!is_at("tcp", "192.0.2.1", &["--host-iface=eth1"]) && !is_at("tcp", "storage-b", &[]));

@@ -27,7 +27,7 @@ mod sources;
 pub(crate) use arguments::{given, given_of};
 pub(crate) use dump::config;
 pub(crate) use engine::{Controller, Place, Subsystem, SubsystemPath};
-pub(crate) use further_paths::{Added, add_missing_paths, kept_paths, paths_to_come};
+pub(crate) use further_paths::{Added, add_missing_paths, has_tls, kept_paths, paths_to_come};
 pub(crate) use mdns::{Announced, Browser};
 pub(crate) use policy::Policy;
 pub(crate) use service::{Begin, Outcome, attach_all, failure, follow};

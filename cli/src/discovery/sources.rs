@@ -52,7 +52,7 @@ impl Sources {
         };
         let of = |it: &Subsystem| {
             let path = it.paths.iter().find(|path| path.place == *place)?;
-            Some([&it.options[..], &path.options].concat())
+            Some([&it.options[..], &path.own.options()].concat())
         };
         let mut subsystems =
             self.subsystems.iter().filter(|it| it.nqn == nqn.as_str() && is_meant(&it.options));

@@ -2,7 +2,7 @@
 
 use super::address::Unresolved;
 use super::{NamespaceArguments, Provider, TargetArguments};
-use crate::command::path::{PathArgument, path};
+use crate::command::path::{OwnOptions, PathArgument, path};
 use crate::connect::Transport;
 use crate::discovery::{Place, SubsystemPath};
 use crate::print::{chain, wrong_arguments};
@@ -54,23 +54,23 @@ impl TargetArguments {
     /// The paths, each with all that it has of its own or of the call.
     pub(crate) fn whole_paths(&self) -> Result<Vec<SubsystemPath>> {
         let whole = |path: Self| {
-            let own = PathArgument {
+            let own = OwnOptions {
                 host_traddr: path.host_traddr,
                 host_iface: path.host_iface.clone(),
                 tls: path.tls,
                 hdr_digest: path.hdr_digest,
                 data_digest: path.data_digest,
-                ..PathArgument::default()
             };
-            Ok(SubsystemPath { place: path.place(false)?, options: own.options() })
+            Ok(SubsystemPath { place: path.place(false)?, own })
         };
         self.each_path().map(whole).collect()
     }
 
     /// The paths, each with what it has for itself.
     pub(crate) fn paths(&self) -> Result<Vec<SubsystemPath>> {
-        let own = self.traddr.iter().map(|_| Vec::new()).chain(self.paths.iter().map(PathArgument::options));
-        let path = |(path, options): (Self, _)| Ok(SubsystemPath { place: path.place(false)?, options });
+        let first = self.traddr.iter().map(|_| OwnOptions::default());
+        let own = first.chain(self.paths.iter().map(|path| path.own.clone()));
+        let path = |(path, own): (Self, _)| Ok(SubsystemPath { place: path.place(false)?, own });
         self.each_path().zip(own).map(path).collect()
     }
 
@@ -87,12 +87,13 @@ impl TargetArguments {
                 is_further: true,
                 ..self.over(transport(path), is_mixed)
             };
+            let own = &path.own;
             Self {
-                host_traddr: path.host_traddr.or(one.host_traddr),
-                host_iface: path.host_iface.clone().or(one.host_iface),
-                tls: path.tls || one.tls,
-                hdr_digest: path.hdr_digest || one.hdr_digest,
-                data_digest: path.data_digest || one.data_digest,
+                host_traddr: own.host_traddr.or(one.host_traddr),
+                host_iface: own.host_iface.clone().or(one.host_iface),
+                tls: own.tls || one.tls,
+                hdr_digest: own.hdr_digest || one.hdr_digest,
+                data_digest: own.data_digest || one.data_digest,
                 ..one
             }
         };
@@ -193,7 +194,7 @@ impl TargetArguments {
             ));
         }
         // With --concat a key is made on each connection, and none may be given.
-        argument.tls = !self.concat && (argument.tls || has_tls);
+        argument.own.tls = !self.concat && (argument.own.tls || has_tls);
         // Beside those that there are, so that it is known which options are meant for it.
         let all = Self { paths: [self.paths.clone(), vec![argument]].concat(), ..self.clone() };
         all.each_path().last().context("it is no path")

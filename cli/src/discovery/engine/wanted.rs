@@ -235,7 +235,7 @@ fn path(controller: &Controller, place: &Place, needs_tls: bool) -> SubsystemPat
     let options = &controller.options;
     let mut path = SubsystemPath::new(place.clone(), options);
     if needs_tls && !options.iter().any(|option| option == "--tls" || option == "--concat") {
-        path.options.push("--tls".to_owned());
+        path.own.tls = true;
     }
     path
 }
