@@ -6,6 +6,7 @@ use super::connect::add_missing;
 use crate::attach::{Listed, Registry};
 use crate::namespace::DiskName;
 use anyhow::{Context, Result, ensure};
+use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory};
 use nvmf_attached::{AttachedPath, Attachment, State};
 use std::ffi::{OsStr, OsString};
@@ -66,8 +67,12 @@ pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
         return Ok(arguments);
     }
     let mut expanded = as_nvme_cli_names_namespaces(arguments.clone());
+    expanded.remove(at);
+    // What is wrong with the call is said where it is parsed.
+    let parsed = Arguments::command().ignore_errors(true).try_get_matches_from(&expanded);
+    let matches = parsed.as_ref().ok().and_then(ArgMatches::subcommand).map(|(_, matches)| matches);
     // A subsystem may have several.
-    if let Some(nsid) = given_nsid(&expanded)
+    if let Some(nsid) = matches.and_then(given_nsid)
         && named.iter().any(|disk| disk.nsid == nsid)
     {
         named.retain(|disk| disk.nsid == nsid);
@@ -88,10 +93,8 @@ pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
     );
     let mut added = protection(&disk, path);
     let words = words(&disk, path).with_context(nowhere)?;
-    expanded.splice(at..=at, words.into_iter().map(OsString::from));
-    // What is wrong with the call is said where it is parsed.
-    let parsed = Arguments::command().ignore_errors(true).try_get_matches_from(&expanded);
-    if let Ok(Some((_, matches))) = parsed.as_ref().map(ArgMatches::subcommand) {
+    expanded.splice(at..at, words.into_iter().map(OsString::from));
+    if let Some(matches) = matches {
         added.extend(namespace(&disk, &expanded[1], matches));
         add_missing(&mut expanded, matches, added);
     }
@@ -115,28 +118,22 @@ fn as_nvme_cli_names_namespaces(mut arguments: Vec<OsString>) -> Vec<OsString> {
 }
 
 /// The namespace that the call names.
-fn given_nsid(arguments: &[OsString]) -> Option<u32> {
-    let names = ["--nsid", "--namespace-id"];
-    let value = |(at, argument): (usize, &OsString)| {
-        let text = argument.to_string_lossy().into_owned();
-        let (name, value) = text.split_once('=').map_or((text.as_str(), None), |(name, it)| (name, Some(it)));
-        let next = || arguments.get(at + 1).map(|it| it.to_string_lossy().into_owned());
-        names.contains(&name).then(|| value.map(str::to_owned).or_else(next)).flatten()
-    };
-    arguments.iter().enumerate().find_map(value)?.parse().ok()
+fn given_nsid(matches: &ArgMatches) -> Option<u32> {
+    let nsid = matches.try_get_one("nsid").ok().flatten().copied();
+    nsid.filter(|_| matches.value_source("nsid") == Some(ValueSource::CommandLine))
 }
 
 /// The options that name the disk's namespace, and which disk it is; of a controller's command only where it is about one.
 fn namespace(disk: &Attachment, name: &OsStr, matches: &ArgMatches) -> Vec<String> {
     let of_namespace = is(name, &OF_NAMESPACE);
-    let given = matches.try_get_one::<u32>("nsid").ok().flatten().copied();
     // To set one without knowing which disk it is of is left to who names the namespace.
     let feature = matches.try_get_one::<u8>("feature_id").ok().flatten().filter(|_| name == "get-feature");
     if !of_namespace && !feature.is_some_and(|id| OF_A_NAMESPACE.contains(id)) {
         return Vec::new();
     }
     // Another namespace of its controller is another disk.
-    let identity = disk.disk.as_ref().filter(|_| of_namespace && given.is_none_or(|nsid| nsid == disk.nsid));
+    let is_its_own = given_nsid(matches).is_none_or(|nsid| nsid == disk.nsid);
+    let identity = disk.disk.as_ref().filter(|_| of_namespace && is_its_own);
     let identity = identity.map(|it| format!("--disk={}", DiskName::from(it)));
     [format!("--nsid={}", disk.nsid)].into_iter().chain(identity).collect()
 }
