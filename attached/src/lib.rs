@@ -12,6 +12,6 @@ mod entry;
 mod folder;
 mod lock;
 
-pub use entry::{AttachedPath, Attachment, Disk, State, Supervisor, VERSION};
+pub use entry::{AttachedPath, Attachment, Authentication, Disk, State, Supervisor, VERSION};
 pub use folder::{FOLDER_VARIABLE, folder, holder, is_entry, is_nothing, open, read};
 pub use lock::DiskLock;

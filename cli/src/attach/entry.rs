@@ -6,7 +6,7 @@ use super::{AttachOptions, host, process};
 use crate::discovery::SubsystemPath;
 use crate::print::chain;
 use anyhow::{Context, Result};
-use nvmf_attached::{Attachment, State, Supervisor, VERSION};
+use nvmf_attached::{Attachment, Authentication, State, Supervisor, VERSION};
 use nvmf_initiator::auth::system_random;
 use nvmf_initiator::{AuthenticationOptions, Options};
 
@@ -50,10 +50,9 @@ fn with_each(mut options: AttachOptions, before: &[String]) -> AttachOptions {
 
 /// Whether each side proves to these options what it did when the disk was attached.
 pub(super) fn proves_as_much(before: &Attachment, now: Option<&AuthenticationOptions>) -> bool {
-    let is_as_before = |now: &AuthenticationOptions| {
-        (now.insist || !before.insists) && (now.secrets.controller.is_some() || !before.target_proves_itself)
-    };
-    before.authentication.is_none() || now.is_some_and(is_as_before)
+    let Some(before) = before.authentication else { return true };
+    now.map(authentication)
+        .is_some_and(|now| (now.required || !before.required) && (now.bidirectional || !before.bidirectional))
 }
 
 /// A path of these options that would go in the clear, though the disk had TLS there.
@@ -63,10 +62,8 @@ pub(super) fn in_the_clear(before: &Attachment, now: &Options) -> Option<Subsyst
     clear.find(|path| path.had_tls(before))
 }
 
-fn authentication(options: &AuthenticationOptions) -> String {
-    let sides = if options.secrets.controller.is_some() { " of both sides" } else { "" };
-    let if_asked = if options.insist { "" } else { ", where the target asks for it" };
-    format!("DH-HMAC-CHAP{sides}{if_asked}")
+fn authentication(options: &AuthenticationOptions) -> Authentication {
+    Authentication { required: options.insist, bidirectional: options.secrets.controller.is_some() }
 }
 
 /// The entry of a disk that this process has just taken over.
@@ -101,19 +98,13 @@ pub(super) fn begin(
         block_status: options.socket.block_status,
         options: options.lasting.clone(),
         authentication: connection.authentication.as_ref().map(authentication),
-        insists: connection.authentication.as_ref().is_some_and(|it| it.insist),
-        target_proves_itself: connection
-            .authentication
-            .as_ref()
-            .is_some_and(|it| it.secrets.controller.is_some()),
         socket_mode: has_socket.then_some(access.mode),
         socket_group: access.group.filter(|_| has_socket),
         ..Attachment::default()
     };
     if let Some(before) = before {
-        let Attachment { address, concat, iopolicy, .. } = asked;
+        let Attachment { address, concat, authentication, iopolicy, .. } = asked;
         let Attachment { queues, block_status, options, socket_mode, socket_group, .. } = asked;
-        let Attachment { authentication, insists, target_proves_itself, .. } = asked;
         return Ok(Attachment {
             address,
             supervisor,
@@ -125,8 +116,6 @@ pub(super) fn begin(
             block_status,
             options,
             authentication,
-            insists,
-            target_proves_itself,
             socket_mode,
             socket_group,
             ..taken_over(before)

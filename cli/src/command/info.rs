@@ -37,7 +37,7 @@ fn json_of(listed: &Listed) -> Value {
         fields.extend([
             ("host_nqn".to_owned(), listed.disk.host_nqn.as_str().into()),
             ("host_id".to_owned(), listed.disk.host_id.as_str().into()),
-            ("authentication".to_owned(), listed.disk.authentication.as_deref().into()),
+            ("authentication".to_owned(), listed.disk.authentication.map(String::from).into()),
             ("iopolicy".to_owned(), listed.disk.iopolicy.as_str().into()),
             ("model".to_owned(), record.model.into()),
             ("serial".to_owned(), record.serial.into()),
@@ -90,7 +90,7 @@ pub(super) fn print(listed: &Listed) -> Result<()> {
     field("host", &disk.host_nqn)?;
     field("host ID", &disk.host_id)?;
     field("over", &disk.via())?;
-    field("authentication", disk.authentication.as_deref().unwrap_or_default())?;
+    field("authentication", &disk.authentication.map(String::from).unwrap_or_default())?;
     field("state", disk.state.as_str())?;
     field("reason", disk.reason.as_deref().unwrap_or_default())?;
     field("note", disk.note.as_deref().unwrap_or_default())?;

@@ -378,7 +378,7 @@ fn check_meant(disk: &Attachment, options: &AttachOptions) -> Result<()> {
         entry::proves_as_much(disk, connection.authentication.as_ref()),
         "it was attached with {}, and is taken over in no other way: give the same --dhchap-secret, --dhchap-ctrl-secret if the \
          target had to prove who it is, and --dhchap-optional only if it had that",
-        disk.authentication.as_deref().unwrap_or_default()
+        disk.authentication.map(String::from).unwrap_or_default()
     );
     if let Some(OtherHost { how, options }) = other_host(disk, &connection.host) {
         bail!("it was attached as {how}: {options} takes it over");
