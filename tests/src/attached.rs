@@ -1,9 +1,52 @@
-//! Attached disks of a site, as `nvmf list` and the system show them and their processes.
+//! Attached disks of a site: attached and detached, and as `nvmf list` and the system show them and their processes.
 
-use crate::process;
+use crate::process::{self, Target};
 use crate::site::{Site, json};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Bytes in the disk of [`site`].
+pub const SIZE: u64 = 1 << 20;
+
+/// A site, and its target with one disk.
+///
+/// # Panics
+/// It does not start.
+#[must_use]
+pub fn site(name: &str) -> (Site, Target) {
+    let site = Site::new(name).expect("a site");
+    site.configure(&site.subsystem(&[site.disk("disk.img", SIZE)])).expect("a configuration");
+    let target = site.serve().expect("a target");
+    (site, target)
+}
+
+/// A call of `attach` that gives a socket.
+///
+/// # Panics
+/// `nvmf` was not built.
+#[must_use]
+pub fn attaching(site: &Site, more: &[&str]) -> Command {
+    let arguments = [&["-n", site.nqn.as_str(), "--as", "socket", "-o", "json"], more].concat();
+    site.call("attach", &arguments).expect("nvmf")
+}
+
+/// Attaches the disk: what `attach` says of it.
+///
+/// # Panics
+/// It fails.
+pub fn attach(site: &Site, more: &[&str]) -> Value {
+    json(&mut attaching(site, more)).expect("attached")
+}
+
+/// A call of `detach`.
+///
+/// # Panics
+/// `nvmf` was not built.
+#[must_use]
+pub fn detach(site: &Site, arguments: &[&str]) -> Command {
+    site.local(&[&["detach"], arguments].concat()).expect("nvmf")
+}
 
 /// What `nvmf list` says of each.
 ///

@@ -1,34 +1,11 @@
 //! Attached disks on a machine where something fails: a server that is stopped, a folder that takes nothing, or is gone.
 
-use nvmf_tests::attached::{listed, pid, state};
-use nvmf_tests::process::{self, Target};
+use nvmf_tests::attached::{attach, attaching, detach, listed, pid, site, state};
+use nvmf_tests::process;
 use nvmf_tests::site::{Site, fails, json, succeeds};
-use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
-
-const SIZE: u64 = 1 << 20;
-
-fn site(name: &str) -> (Site, Target) {
-    let site = Site::new(name).expect("a site");
-    site.configure(&site.subsystem(&[site.disk("disk.img", SIZE)])).expect("a configuration");
-    let target = site.serve().expect("a target");
-    (site, target)
-}
-
-fn attaching(site: &Site, more: &[&str]) -> Command {
-    let arguments = [&["-n", site.nqn.as_str(), "--as", "socket", "-o", "json"], more].concat();
-    site.call("attach", &arguments).expect("nvmf")
-}
-
-fn attach(site: &Site, more: &[&str]) -> Value {
-    json(&mut attaching(site, more)).expect("attached")
-}
-
-fn detach_all(site: &Site) -> Command {
-    site.local(&["detach", "--all"]).expect("nvmf")
-}
 
 /// The file of the only entry with this extension instead of its own.
 fn of_entry(site: &Site, extension: &str) -> PathBuf {
@@ -50,7 +27,7 @@ fn list_that_could_not_be_written_is_true_once_it_can() {
     assert_ne!(state(&site), "lost");
     std::fs::remove_dir(&draft).expect("it is empty");
     process::until("the list is true", || state(&site) == "lost").expect("it is");
-    succeeds(&mut detach_all(&site)).expect("detached");
+    succeeds(&mut detach(&site, &["--all"])).expect("detached");
 }
 
 #[test]
@@ -60,7 +37,7 @@ fn disk_of_a_stopped_server_is_detached_when_that_goes_on() {
     process::signal(server, "STOP").expect("it runs");
     let begun = Instant::now();
     let said = ["does not answer within 5s", &format!("kill -CONT {server}")];
-    fails(&mut detach_all(&site), &said).expect("a clear message");
+    fails(&mut detach(&site, &["--all"]), &said).expect("a clear message");
     assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
     process::signal(server, "CONT").expect("it runs");
     process::until("it is detached", || listed(&site).is_empty()).expect("it is");
@@ -74,7 +51,7 @@ fn folder_named_from_the_callers_own_is_the_same_for_the_server() {
     json(call.env("NVMF_RUNTIME_DIR", "run").current_dir(site.path(""))).expect("attached");
     // With its absolute name.
     assert_eq!((listed(&site).len(), state(&site).as_str()), (1, "live"));
-    succeeds(&mut detach_all(&site)).expect("detached");
+    succeeds(&mut detach(&site, &["--all"])).expect("detached");
     target.stop().expect("a clean stop");
 }
 
@@ -82,7 +59,7 @@ fn folder_named_from_the_callers_own_is_the_same_for_the_server() {
 fn disk_is_detached_by_its_nqn_from_a_folder_that_is_gone() {
     let (site, target) = site("gone");
     attach(&site, &[]);
-    let call = site.local(&["detach", &site.nqn]).expect("nvmf");
+    let call = detach(&site, &[&site.nqn]);
     let mut shell = Command::new("sh");
     shell.args(["-c", r#"mkdir "$0" && cd "$0" && rmdir "$0" && exec "$@""#]).arg(site.path("gone"));
     shell.arg(call.get_program()).args(call.get_args());

@@ -1,10 +1,11 @@
 //! How an attached disk's server starts, is found, and ends: signals, other users, other PID namespaces, processes that were killed.
 
 use nvmf_tests::attached::{
-    children, is_gone, kill_with_guard, listed, path_states as states, pid, socket, state,
+    SIZE, attach, attaching, children, detach, is_gone, kill_with_guard, listed, path_states as states, pid,
+    site, socket, state,
 };
 use nvmf_tests::nbd;
-use nvmf_tests::process::{self, Target};
+use nvmf_tests::process;
 use nvmf_tests::site::{Site, fails, json, refuses, succeeds};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
@@ -16,30 +17,8 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-const SIZE: u64 = 1 << 20;
 /// Longer than what a killed server has sent may be under way, and the attempts to connect after that.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-fn site(name: &str) -> (Site, Target) {
-    let site = Site::new(name).expect("a site");
-    site.configure(&site.subsystem(&[site.disk("disk.img", SIZE)])).expect("a configuration");
-    let target = site.serve().expect("a target");
-    (site, target)
-}
-
-/// A call of `attach` that gives a socket.
-fn attaching(site: &Site, more: &[&str]) -> Command {
-    let arguments = [&["-n", site.nqn.as_str(), "--as", "socket", "-o", "json"], more].concat();
-    site.call("attach", &arguments).expect("nvmf")
-}
-
-fn attach(site: &Site, more: &[&str]) -> Value {
-    json(&mut attaching(site, more)).expect("attached")
-}
-
-fn detach(site: &Site, arguments: &[&str]) -> Command {
-    site.local(&[&["detach"], arguments].concat()).expect("nvmf")
-}
 
 #[test]
 fn list_in_another_pid_namespace_changes_nothing() {

@@ -1,17 +1,11 @@
 //! Error messages of `nvmf`: exit code 1 and one line. `nbd.rs` has more; those of `nvmf-target` are in its own tests.
 
+use nvmf_tests::attached::site;
 use nvmf_tests::process::{self, Target};
 use nvmf_tests::site::{HOST_ID, Site, fails, random_file, refuses, succeeds};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
-
-fn site(name: &str) -> (Site, Target) {
-    let site = Site::new(name).expect("a site");
-    site.configure(&site.subsystem(&[site.disk("disk.img", 1 << 20)])).expect("a configuration");
-    let target = site.serve().expect("a target");
-    (site, target)
-}
 
 #[test]
 fn missing_target_is_reported() {
