@@ -1,7 +1,8 @@
 //! How many disks there are, and how many are attached at once: each is a process, and how many there are to be others say.
 
+use super::disks::{Managed, Phase};
 use super::followed::Root;
-use super::{Disk, Engine, Managed, Phase};
+use super::{Disk, Engine};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 

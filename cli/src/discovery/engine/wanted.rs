@@ -4,8 +4,9 @@
 //! already stay: whoever fills a log takes nothing from anybody. Nor does who lists what somebody else has listed before: it adds
 //! paths behind those that are there.
 
+use super::disks::Phase;
 use super::followed::Root;
-use super::{Action, Controller, Engine, Entry, Phase, Place, Seen, Subsystem, SubsystemPath};
+use super::{Action, Controller, Engine, Entry, Place, Seen, Subsystem, SubsystemPath};
 use super::{host, of_all_paths};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
