@@ -1,0 +1,169 @@
+//! Connections to subsystems: each tells which namespaces it has.
+
+use super::super::engine::{Place, Seen, Subsystem};
+use super::Event;
+use super::limits::{ASKED_AT_ONCE, KEEP_ALIVE, RETRY_DELAY_MAX};
+use super::look_up::apart;
+use super::retry::Retry;
+use crate::connect::connect;
+use crate::print::chain;
+use anyhow::Result;
+use nvme_proto::fabrics::discovery::TransportType;
+use nvmf_initiator::{Change, Connection, ConnectionState};
+use std::collections::HashMap;
+use std::sync::Arc;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+/// Those that are watched.
+pub(super) struct Subsystems {
+    follows: bool,
+    tell: UnboundedSender<Event>,
+    /// For as many as may be connected to at once.
+    pub(super) places: Arc<Semaphore>,
+    tasks: HashMap<Seen, (watch::Sender<Subsystem>, JoinHandle<()>)>,
+}
+
+impl Subsystems {
+    /// `follows`: they are stayed connected to.
+    pub(super) fn new(follows: bool, tell: UnboundedSender<Event>) -> Self {
+        Self { follows, tell, places: Arc::new(Semaphore::new(ASKED_AT_ONCE)), tasks: HashMap::new() }
+    }
+
+    /// Connects to it anew, if it is watched already.
+    pub(super) fn watch(&mut self, subsystem: Subsystem) {
+        let seen = subsystem.seen();
+        let (tell, places) = (self.tell.clone(), Arc::clone(&self.places));
+        let (widen, subsystem) = watch::channel(subsystem);
+        let task = tokio::spawn(ask(subsystem, self.follows, tell, places));
+        if let Some((_, before)) = self.tasks.insert(seen, (widen, task)) {
+            before.abort();
+        }
+    }
+
+    /// It has other paths.
+    pub(super) fn widen(&self, subsystem: Subsystem) {
+        if let Some((widen, _)) = self.tasks.get(&subsystem.seen()) {
+            widen.send_replace(subsystem);
+        }
+    }
+
+    pub(super) fn unwatch(&mut self, seen: &Seen) {
+        if let Some((_, task)) = self.tasks.remove(seen) {
+            task.abort();
+        }
+    }
+}
+
+/// Stays connected to a subsystem, and tells its namespaces: at once and whenever they change. Or tells them once.
+/// Its other paths are used when it is connected anew.
+async fn ask(
+    mut latest: watch::Receiver<Subsystem>,
+    follows: bool,
+    tell: UnboundedSender<Event>,
+    places: Arc<Semaphore>,
+) {
+    let (nqn, seen) = (latest.borrow().nqn.clone(), latest.borrow().seen());
+    let mut retry = Retry::new();
+    loop {
+        match connect_to(&mut latest, follows, &tell, &places).await {
+            Ok(connection) if !follows => {
+                let _ = tell.send(Event::Namespaces(seen, answering(&connection), nsids(&connection)));
+                return connection.close().await;
+            }
+            Ok(connection) => {
+                retry = Retry::new();
+                listen(&seen, connection, &latest, &tell).await;
+            }
+            Err(error) => retry.failed(&tell, format!("{nqn}: {}", chain(&error))),
+        }
+        if !follows {
+            let _ = tell.send(Event::Namespaces(seen, None, Vec::new()));
+            return;
+        }
+        retry.wait().await;
+    }
+}
+
+/// Connects to it over the paths that it has by now.
+async fn connect_to(
+    latest: &mut watch::Receiver<Subsystem>,
+    follows: bool,
+    tell: &UnboundedSender<Event>,
+    places: &Arc<Semaphore>,
+) -> Result<Connection> {
+    let subsystem = latest.borrow_and_update().clone();
+    let look_up = move || {
+        let (subsystem, left_out) = subsystem.with_keys();
+        Ok((subsystem.connection(), left_out))
+    };
+    let ((options, left_out), _place) = apart(places, look_up).await?;
+    let left_out = left_out.iter().map(|path| format!("a path is left out: {path}"));
+    let _ = tell.send(Event::LeftOut(left_out.collect()));
+    let mut options = options?;
+    (options.io_queues, options.write_queues, options.queue_depth) = (1, 0, 2);
+    if follows {
+        (options.keep_alive, options.ctrl_loss_timeout) = (KEEP_ALIVE, None);
+    }
+    Ok(connect(options).await?.0)
+}
+
+/// Tells its namespaces, until it is lost for good, or has paths by now that it did not have while it is lost.
+async fn listen(
+    seen: &Seen,
+    connection: Connection,
+    latest: &watch::Receiver<Subsystem>,
+    tell: &UnboundedSender<Event>,
+) {
+    let mut changes = connection.changes();
+    let away = || Event::SubsystemAway(seen.clone());
+    let _ = tell.send(said(seen, &connection).unwrap_or_else(away));
+    loop {
+        let change = tokio::select! {
+            change = changes.next() => change,
+            // It may be found again on a path that it did not have.
+            () = sleep(RETRY_DELAY_MAX), if connection.state() != ConnectionState::Live => {
+                if latest.has_changed().unwrap_or_default() { return }
+                continue;
+            }
+        };
+        match change {
+            Change::State(ConnectionState::Lost) => {
+                let _ = tell.send(away());
+                return;
+            }
+            Change::Namespaces | Change::State(ConnectionState::Live) => {
+                if let Some(said) = said(seen, &connection) {
+                    let _ = tell.send(said);
+                }
+            }
+            Change::State(_) => drop(tell.send(away())),
+            _ => {}
+        }
+    }
+}
+
+/// What it says of its namespaces; `None` while the target is away: nothing is known of them then, which is not that there are none.
+fn said(seen: &Seen, connection: &Connection) -> Option<Event> {
+    let (was_live, at) = (connection.state() == ConnectionState::Live, answering(connection));
+    let nsids = nsids(connection);
+    let is_so = was_live && connection.state() == ConnectionState::Live;
+    // Who has said that is not known where it has just changed.
+    let at = at.filter(|at| answering(connection).as_ref() == Some(at));
+    is_so.then(|| Event::Namespaces(seen.clone(), at, nsids))
+}
+
+fn nsids(connection: &Connection) -> Vec<u32> {
+    connection.namespaces().iter().map(|namespace| namespace.nsid.0).collect()
+}
+
+/// Where the controller is whose namespaces a connection shows.
+fn answering(connection: &Connection) -> Option<Place> {
+    let paths = connection.paths();
+    let path = paths.iter().find(|path| path.state == ConnectionState::Live)?;
+    let transport = if path.transport == TransportType::RDMA { "rdma" } else { "tcp" }.to_owned();
+    let address = path.name.clone().unwrap_or_else(|| path.address.ip().to_string());
+    Some(Place { transport, address, port: path.address.port() })
+}
