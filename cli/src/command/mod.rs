@@ -51,7 +51,12 @@ pub(crate) use path::{OPTIONS as PATH_OPTIONS, OwnOptions, PathArgument};
 pub(crate) use target::{DISCOVERY_PORT, Further, PORT, TargetArguments};
 
 #[derive(Parser)]
-#[command(name = "nvmf", version, about = "Uses NVMe over Fabrics (RDMA, TCP) disks from user space")]
+#[command(
+    name = "nvmf",
+    version,
+    about = "Uses NVMe over Fabrics (RDMA, TCP) disks from user space",
+    mut_subcommands(of_disk::with_disk)
+)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,

@@ -7,7 +7,7 @@ use crate::attach::{Listed, Registry};
 use crate::namespace::DiskName;
 use anyhow::{Context, Result, ensure};
 use clap::parser::ValueSource;
-use clap::{ArgMatches, CommandFactory};
+use clap::{Arg, ArgMatches, Command, CommandFactory, ValueHint};
 use nvmf_attached::{AttachedPath, Attachment, State};
 use std::ffi::{OsStr, OsString};
 
@@ -49,6 +49,32 @@ const FIRST: usize = 2;
 
 /// Features that a namespace has: the disk's, where the call names no other (error recovery, reservations, write protection).
 const OF_A_NAMESPACE: [u8; 4] = [0x05, 0x82, 0x83, 0x84];
+
+/// The command, which says that it takes an attached disk, if it does: in its help, its manual page and completions. When a call is
+/// parsed, what the disk is reached by has taken its place.
+pub(super) fn with_disk(command: Command) -> Command {
+    let name = command.get_name();
+    if !takes_disk(name.as_ref()) {
+        return command;
+    }
+    let required = command.get_arguments().filter(|it| it.is_required_set() && it.get_id() != "nqn");
+    let word = |it: &Arg| Some(format!(" --{} <{}>", it.get_long()?, it.get_value_names()?.join(" ")));
+    let required: String = required.filter_map(word).collect();
+    let usage = format!(
+        "nvmf {name} [OPTIONS]{required} <DISK>\n       nvmf {name} [OPTIONS]{required} --traddr <TRADDR> --nqn <NQN>"
+    );
+    let disk = Arg::new("attached_disk")
+        .value_name("DISK")
+        .help("An attached disk in place of a target: its device, socket or NQN (nvmf list)")
+        .value_hint(ValueHint::AnyPath)
+        .value_parser(no_disk);
+    command.arg(disk).override_usage(usage)
+}
+
+fn no_disk(_: &str) -> Result<String, String> {
+    Err("name an attached disk (nvmf list shows those that are), or a target (-t, -a, --trsvcid, -n), and not both"
+        .to_owned())
+}
 
 /// The arguments of a call, with what an attached disk is reached by in the place of its device, its socket or its NQN.
 pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
@@ -154,7 +180,7 @@ fn place(arguments: &[OsString]) -> Option<usize> {
         let text = argument.to_string_lossy();
         ["-a", "--traddr", "--path"].iter().any(|name| text.starts_with(name))
     };
-    if !(is(command, &OF_CONTROLLER) || is(command, &OF_NAMESPACE)) || arguments.iter().any(names_target) {
+    if !takes_disk(command) || arguments.iter().any(names_target) {
         return None;
     }
     let begins =
@@ -164,6 +190,10 @@ fn place(arguments: &[OsString]) -> Option<usize> {
         return Some(FIRST);
     }
     (last >= FIRST && (begins(last, b"/") || begins(last, b"./"))).then_some(last)
+}
+
+fn takes_disk(command: &OsStr) -> bool {
+    is(command, &OF_CONTROLLER) || is(command, &OF_NAMESPACE)
 }
 
 fn is(command: &OsStr, names: &[&str]) -> bool {
@@ -298,5 +328,30 @@ mod tests {
             assert!(has("traddr") && has("nqn"), "{name}");
             assert!(has("nsid") || !OF_NAMESPACE.contains(name), "{name}");
         }
+    }
+
+    #[test]
+    fn help_of_each_command_names_the_disk() {
+        let mut command_line = Arguments::command();
+        command_line.build();
+        for name in OF_CONTROLLER.iter().chain(&OF_NAMESPACE) {
+            let command = command_line.find_subcommand_mut(name).unwrap_or_else(|| panic!("{name}"));
+            let help = command.render_long_help().to_string();
+            let usage = help.lines().find(|line| line.starts_with(&format!("Usage: nvmf {name} [OPTIONS]")));
+            assert!(usage.is_some_and(|usage| usage.ends_with(" <DISK>")), "{help}");
+            assert!(help.contains("An attached disk in place of a target"), "{help}");
+        }
+        let command = command_line.find_subcommand_mut("get-feature").unwrap();
+        let usage = command.render_usage().to_string();
+        assert!(usage.contains("[OPTIONS] --feature-id <FEATURE_ID> <DISK>\n"), "{usage}");
+        let attach = command_line.find_subcommand_mut("attach").unwrap().render_usage().to_string();
+        assert!(!attach.contains("DISK"), "{attach}");
+    }
+
+    #[test]
+    fn disk_beside_a_target_is_refused() {
+        let call = "nvmf smart-log /dev/ublkb0 -a 192.0.2.1 -n nqn.2026-11.com.example:a";
+        let error = Arguments::command().try_get_matches_from(call.split(' ')).unwrap_err().to_string();
+        assert!(error.contains("/dev/ublkb0") && error.contains("not both"), "{error}");
     }
 }
