@@ -107,6 +107,14 @@ pub struct Authentication {
     pub bidirectional: bool,
 }
 
+impl Authentication {
+    /// Whether each side proves with this what it proves with the other.
+    #[must_use]
+    pub const fn covers(self, other: Self) -> bool {
+        (self.required || !other.required) && (self.bidirectional || !other.bidirectional)
+    }
+}
+
 const BIDIRECTIONAL: &str = " of both sides";
 const NOT_REQUIRED: &str = ", where the target asks for it";
 

@@ -36,6 +36,8 @@ pub const DISCOVERY_RESTARTS_MAX: u32 = 8;
 pub const ADMIN_DATA_MAX: u32 = 4096;
 /// Time after which a namespace that the controller could not describe is asked for again.
 pub const RESCAN_DELAY: Duration = Duration::from_secs(1);
+/// Looks at what is announced that are so far apart are not in a row: I/O went on between them.
+pub(crate) const LOOKS_APART: Duration = Duration::from_millis(10);
 /// Looks at what a controller announces that follow each other, before it has to wait for as long. A gateway that gives all of its ANA
 /// groups away announces each, twice or so: hosts must not wait for the pause then.
 pub const LOOKS_IN_A_ROW_MAX: u32 = 96;

@@ -289,6 +289,14 @@ fn disk_whose_target_proved_itself_is_taken_over_by_none_that_does_not_ask_for_i
     assert_eq!(state(&site), "killed");
     succeeds(&mut call(&site, TCP, "attach", &both_sides)).expect("taken over");
     process::until("it is back", || state(&site) == "live").expect("connected");
+    // Another target in its place would get what a command on the disk sends.
+    let socket = listed(&site)[0]["socket"].as_str().expect("a socket").to_owned();
+    let flush = |options: &[&str]| site.local(&[&["flush", &socket], options].concat()).expect("nvmf");
+    let secrets = ["-S", &key, "--dhchap-ctrl-secret", &controller];
+    for less in [&[], &secrets[..2], &[&secrets[..], &["--dhchap-optional"]].concat()] {
+        fails(&mut flush(less), &["DH-HMAC-CHAP of both sides", "--dhchap-ctrl-secret"]).expect("refused");
+    }
+    succeeds(&mut flush(&secrets)).expect("flushed");
     succeeds(&mut site.local(&["detach", "--all"]).expect("nvmf")).expect("detached");
     target.stop().expect("a clean stop");
 }

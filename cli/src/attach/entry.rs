@@ -51,8 +51,7 @@ fn with_each(mut options: AttachOptions, before: &[String]) -> AttachOptions {
 /// Whether each side proves to these options what it did when the disk was attached.
 pub(super) fn proves_as_much(before: &Attachment, now: Option<&AuthenticationOptions>) -> bool {
     let Some(before) = before.authentication else { return true };
-    now.map(authentication)
-        .is_some_and(|now| (now.required || !before.required) && (now.bidirectional || !before.bidirectional))
+    now.map(authentication).is_some_and(|now| now.covers(before))
 }
 
 /// A path of these options that would go in the clear, though the disk had TLS there.

@@ -5,10 +5,10 @@ use super::attach::is_named;
 use super::connect::add_missing;
 use crate::attach::{Listed, Registry};
 use crate::namespace::DiskName;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command, CommandFactory, ValueHint};
-use nvmf_attached::{AttachedPath, Attachment, State};
+use nvmf_attached::{AttachedPath, Attachment, Authentication, State};
 use std::ffi::{OsStr, OsString};
 
 /// Commands that ask a controller.
@@ -121,6 +121,7 @@ pub(super) fn expand(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
     let words = words(&disk, path).with_context(nowhere)?;
     expanded.splice(at..at, words.into_iter().map(OsString::from));
     if let Some(matches) = matches {
+        check_proofs(&disk, matches)?;
         added.extend(namespace(&disk, &expanded[1], matches));
         add_missing(&mut expanded, matches, added);
     }
@@ -162,6 +163,22 @@ fn namespace(disk: &Attachment, name: &OsStr, matches: &ArgMatches) -> Vec<Strin
     let identity = disk.disk.as_ref().filter(|_| of_namespace && is_its_own);
     let identity = identity.map(|it| format!("--disk={}", DiskName::from(it)));
     [format!("--nsid={}", disk.nsid)].into_iter().chain(identity).collect()
+}
+
+/// # Errors
+/// Less is to be proved than when it was attached: the controller that answers may be another one.
+fn check_proofs(disk: &Attachment, matches: &ArgMatches) -> Result<()> {
+    let is_given = |option| matches.try_get_one::<String>(option).ok().flatten().is_some();
+    let is_optional = matches.try_get_one("dhchap_optional").ok().flatten() == Some(&true);
+    let now = Authentication {
+        required: is_given("dhchap_secret") && !is_optional,
+        bidirectional: is_given("dhchap_ctrl_secret"),
+    };
+    let Some(before) = disk.authentication.filter(|before| !now.covers(*before)) else { return Ok(()) };
+    bail!(
+        "{disk} was attached with {before}, and a command goes to it in no other way: give the same --dhchap-secret, \
+         --dhchap-ctrl-secret if the target had to prove who it is, and --dhchap-optional only if it had that"
+    )
 }
 
 /// Options that keep what is sent from being seen or changed on its way: what this path of the disk has.

@@ -21,10 +21,11 @@ impl Pace {
     /// When it may begin instead.
     pub(super) fn begin(&mut self, now: Duration) -> Result<(), Duration> {
         let pause_ends = self.over.saturating_add(limits::RESCAN_DELAY);
-        if pause_ends <= now {
+        let is_pause = self.in_a_row == limits::LOOKS_IN_A_ROW_MAX;
+        let row_ends = if is_pause { pause_ends } else { self.over.saturating_add(limits::LOOKS_APART) };
+        if row_ends <= now {
             self.in_a_row = 0;
-        }
-        if self.in_a_row == limits::LOOKS_IN_A_ROW_MAX {
+        } else if is_pause {
             return Err(pause_ends);
         }
         self.in_a_row += 1;

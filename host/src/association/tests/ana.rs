@@ -72,6 +72,22 @@ fn changes_without_end_leave_pauses_for_io() {
     }
 }
 
+/// A script that makes namespaces is no controller that announces without end.
+#[test]
+fn changes_between_which_io_goes_on_are_all_looked_into_at_once() {
+    let mut controller = controller(&[(1, AnaState::OPTIMIZED, &[1, 5])]);
+    let mut association = ready(&mut controller, config());
+    let looks = |controller: &Controller| controller.seen.iter().filter(|it| **it == "changed list").count();
+    let (before, apart) = (looks(&controller), SECOND / 50);
+    for change in 1..=200 {
+        let now = SECOND + change * apart;
+        controller.announce(&mut association, now, AsyncEvent::ATTACHED_NAMESPACE_ATTRIBUTE_CHANGED.emit());
+        assert!(association.is_scanning(), "nothing is sent before it is looked into: {change}");
+        controller.serve(&mut association, now);
+        assert_eq!(looks(&controller) - before, change as usize);
+    }
+}
+
 /// Which disk a namespace is now is seen before anything is sent to it, however slowly the controller answers, and whatever else it
 /// announces.
 #[test]
