@@ -274,6 +274,12 @@ impl<T: Transport> RemoteBackend<T> {
         found.cloned().ok_or_else(|| Error::no_such_namespace(&self.nqn, nsid, namespaces))
     }
 
+    /// What the controller of each path shows, in the order of [`RemoteBackend::paths`]: what it says of itself, and its namespaces;
+    /// `None` for a path that is not connected.
+    pub fn shown(&self) -> impl Iterator<Item = Option<(&ControllerInfo, &[Namespace])>> {
+        self.driver.ready_associations().map(|path| path.map(|it| (it.controller(), it.namespaces())))
+    }
+
     /// The state of the connection.
     #[must_use]
     pub fn state(&self) -> ConnectionState {

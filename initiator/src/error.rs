@@ -186,7 +186,8 @@ impl From<nvmf_rdma_any::OpenError> for Error {
 
 impl Error {
     /// This namespace is not among those that there are.
-    pub(crate) fn no_such_namespace(nqn: &Nqn, nsid: Nsid, namespaces: &[Namespace]) -> Self {
+    #[must_use]
+    pub fn no_such_namespace(nqn: &Nqn, nsid: Nsid, namespaces: &[Namespace]) -> Self {
         let mut there: Vec<_> = namespaces.iter().map(|namespace| namespace.nsid.to_string()).collect();
         if there.is_empty() {
             there.push("none".to_owned());

@@ -10,6 +10,7 @@ use nvmf_tests::site::{Site, fails, json, refuses, succeeds};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use serde_json::Value;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
@@ -999,6 +1000,31 @@ fn attach_says_which_of_several_namespaces_it_took() {
     assert!(other.status.success() && other.stderr.is_empty(), "who chose is told nothing: {other:?}");
     assert_eq!(listed(&site).iter().map(note).filter(|note| note.is_empty()).count(), 1);
     succeeds(&mut detach(&site, &["--nqn", &site.nqn])).expect("detached");
+    target.stop().expect("a clean stop");
+}
+
+/// Two controllers of one NQN, of which each shows another namespace: whichever is there first, the one that is asked for is found.
+#[test]
+fn namespace_is_attached_that_one_of_the_paths_shows() {
+    let (site, target) = site("shown");
+    let other: SocketAddr = ([127, 0, 0, 1], process::free_port().expect("a port")).into();
+    let disk = site.subsystem(&[site.disk("other.img", SIZE)]).replace("nsid = 1", "nsid = 9");
+    let config = format!(
+        "[target]\ncntlid_min = 1000\n[[listener]]\naddress = \"{other}\"\ntransport = \"tcp\"\n{disk}"
+    );
+    std::fs::write(site.path("second.toml"), config).expect("a configuration");
+    let program = process::program("nvmf-target").expect("a program");
+    let second = process::Target::serve(&program, &site.path("second.toml"), other, &site.path("log2"));
+    let second = second.expect("a target");
+    let path = format!("{other}/tcp");
+    for nsid in [1, 9] {
+        let disk = attach(&site, &["--path", &path, "--nsid", &nsid.to_string()]);
+        assert_eq!(disk["nsid"], nsid, "{disk}");
+    }
+    let nobody = ["--path", &path, "--nsid", "3"];
+    fails(&mut attaching(&site, &nobody), &["has no namespace 3"]).expect("refused");
+    succeeds(&mut detach(&site, &["--all"])).expect("detached");
+    second.stop().expect("a clean stop");
     target.stop().expect("a clean stop");
 }
 

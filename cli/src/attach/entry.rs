@@ -29,12 +29,26 @@ pub(super) fn as_before(
     options
 }
 
-/// The options with those that the disk was attached with: all but the ones that these cannot have, of another transport, say.
+/// The options with those that the disk was attached with and that these do not give: all but the ones that these cannot have, of
+/// another transport, say.
 fn with_each(mut options: AttachOptions, before: &[String]) -> AttachOptions {
+    fn name(option: &str) -> Option<&str> {
+        option.split('=').next()
+    }
+    let is_missing = |option: &&String| !options.lasting.iter().any(|given| name(given) == name(option));
+    let missing: Vec<_> = before.iter().filter(is_missing).cloned().collect();
+    if missing.is_empty() {
+        return options;
+    }
+    // The names of paths were looked up, which may take long.
+    let found: Vec<_> = options.connection.all_paths().collect();
+    if let Ok(all) = (options.again)(&missing, &found) {
+        return all;
+    }
     let mut added = Vec::new();
-    for option in before {
+    for option in missing {
         added.push(option.clone());
-        match (options.again)(&added) {
+        match (options.again)(&added, &found) {
             Ok(more) => options = more,
             Err(error) => {
                 added.pop();
@@ -57,7 +71,7 @@ pub(super) fn proves_as_much(before: &Attachment, now: Option<&AuthenticationOpt
 /// A path of these options that would go in the clear, though the disk had TLS there.
 pub(super) fn in_the_clear(before: &Attachment, now: &Options) -> Option<SubsystemPath> {
     let clear = now.all_paths().filter(|path| !now.protects(path));
-    let mut clear = clear.map(|path| SubsystemPath::from(&path));
+    let mut clear = clear.flat_map(|path| SubsystemPath::spelled(&path));
     clear.find(|path| path.had_tls(before))
 }
 

@@ -19,6 +19,7 @@
 //! | `socket` | a socket for NBD clients, or for the kernel's own: `/dev/nbdN` |
 //! | `guard` | the process that outlives a disk's server, and starts another |
 //! | `remote` | the connection of a thread that serves a disk |
+//! | `shown` | which namespaces its paths show at first |
 //! | `control` | what these threads are told |
 //! | `changes` | what they tell of their connections |
 //! | `fence` | what of it may still be carried out at the target when the server is killed |
@@ -54,6 +55,7 @@ mod registry;
 mod remote;
 mod seccomp;
 mod serve;
+mod shown;
 mod socket;
 mod stop;
 mod ublk;
@@ -75,7 +77,7 @@ use crate::runtime::run;
 use anyhow::{Context, Result, bail};
 use nvme_proto::Nsid;
 use nvmf_attached::Attachment;
-use nvmf_initiator::Options;
+use nvmf_initiator::{Options, PathOptions};
 use registry::Next;
 use serve::Report;
 use std::ffi::OsString;
@@ -123,8 +125,8 @@ pub(crate) struct AttachOptions {
     pub(crate) seccomp: bool,
     /// Options of this call, by their long names, that whoever takes the disk over has, too, unless its own call gives them.
     pub(crate) lasting: Vec<String>,
-    /// Those of this call with such ones besides, of the disk that it takes over.
-    pub(crate) again: fn(&[String]) -> Result<Self>,
+    /// Those of this call with such ones besides, of the disk that it takes over. No name is looked up of the paths that were found.
+    pub(crate) again: fn(&[String], &[PathOptions]) -> Result<Self>,
 }
 
 /// An NBD socket, and who may use it.

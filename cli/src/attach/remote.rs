@@ -8,6 +8,7 @@ use super::nbd::Access;
 use super::process::FatalPanics;
 use super::registry::Registry;
 use super::serve::{lock_disk, lock_new_disk};
+use super::shown::{FIRST_TRY_TIME_MAX, Shown, namespace, shown, turn_until, untried};
 use super::{AttachOptions, disk, seccomp};
 use crate::connect::{Via, reach};
 use crate::discovery::{SubsystemPath, kept_paths, paths_to_come};
@@ -45,8 +46,6 @@ pub(super) enum AskedBy {
 
 /// How long requests under way and the last flush may take together when a disk is detached.
 pub(super) const FINISH_TIME_MAX: Duration = Duration::from_secs(15);
-/// How long an attachment waits for its further paths before it goes on without them.
-const FIRST_TRY_TIME_MAX: Duration = Duration::from_secs(1);
 /// How long the end of the connection may take.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(15);
 /// How long the thread may take for all of it.
@@ -247,14 +246,16 @@ impl Remote {
                     reached = options;
                     Ok(backend)
                 }))?;
-                let nsid = choose(&connection.nqn, options.nsid, backend.namespaces())?;
-                let namespace = backend.namespace(nsid)?;
+                let is_meant =
+                    |_: &ControllerInfo, it: &Namespace| options.nsid.is_none_or(|nsid| it.nsid == nsid);
+                let Shown { controller, namespaces } = shown(&mut backend, is_meant);
+                let nsid = choose(&connection.nqn, options.nsid, &namespaces)?;
+                let namespace = namespace(&connection.nqn, nsid, &namespaces)?;
                 let lock = lock_new_disk(options, &namespace)?;
                 let choice = match options.nsid {
                     Some(_) => None,
-                    None => taken_of(&connection.nqn, nsid, backend.namespaces()),
+                    None => taken_of(&connection.nqn, nsid, &namespaces),
                 };
-                let controller = backend.controller().cloned().unwrap_or_default();
                 // Whatever it is attached as, the machine is told of a cache, and flushes.
                 let seen = NamespaceIdentity::new(&controller, &namespace);
                 let identity = NamespaceIdentity { is_flushed: true, ..seen };
@@ -301,10 +302,16 @@ impl Remote {
             Some(_) => RemoteBackend::resume(&self.reached, self.identity.clone(), &[])?,
             None => {
                 let mut backend = RemoteBackend::connect(&self.reached)?;
-                let namespace = backend.namespace(self.identity.nsid)?;
-                let controller = backend.controller().cloned().unwrap_or_default();
-                self.identity
-                    .check(&NamespaceIdentity::new(&controller, &namespace))
+                let nsid = self.identity.nsid;
+                let check = |controller: &ControllerInfo, it: &Namespace| {
+                    self.identity.check(&NamespaceIdentity::new(controller, it))
+                };
+                let is_it = |controller: &ControllerInfo, it: &Namespace| {
+                    it.nsid == nsid && check(controller, it).is_ok()
+                };
+                let Shown { controller, namespaces } = shown(&mut backend, is_it);
+                let namespace = namespace(&self.reached.nqn, nsid, &namespaces)?;
+                check(&controller, &namespace)
                     .map_err(|mismatch| anyhow!("another connection shows another disk: {mismatch}"))?;
                 backend.open(self.identity.clone());
                 backend
@@ -377,7 +384,7 @@ impl Remote {
     /// Those that it was attached with and that this call does not name stay, too.
     fn add_paths_of_before(&mut self, origin: &Origin) {
         let Some(before) = &origin.before else { return };
-        let given: Vec<_> = self.wanted.iter().map(SubsystemPath::from).collect();
+        let given: Vec<_> = self.wanted.iter().flat_map(SubsystemPath::spelled).collect();
         let kept = kept_paths(before, &given).into_iter().map(|path| (path.text(), path.own.tls));
         // Those that were added, too: each as it is, whatever this call says of others. Beside one with TLS none is added without.
         let to_come = paths_to_come(before).into_iter().map(|(name, path)| (name, path.own.tls));
@@ -448,7 +455,11 @@ impl Remote {
 
     /// Adds a path, unless it is there; then what is not connected is tried at once, also what was given up.
     fn add_path(&mut self, path: PathOptions) -> Result<()> {
-        if !self.wanted.iter().any(|other| other.is_same_way(&path)) {
+        // One in the clear is not the one with TLS that is wanted.
+        let is_it = |other: &PathOptions| {
+            other.is_same_way(&path) && (self.reached.protects(other) || !self.reached.protects(&path))
+        };
+        if !self.wanted.iter().any(is_it) {
             seccomp::check_added(&self.options, &self.reached, &path)?;
             self.backend.inner.may_add_path(&self.reached, &path)?;
             self.backend.inner.add_path(&self.reached, &path).map_err(NotYet)?;
@@ -462,12 +473,8 @@ impl Remote {
     fn try_each_path(&mut self) {
         let deadline = Instant::now() + FIRST_TRY_TIME_MAX;
         let backend = &mut self.backend.inner;
-        while backend.paths().iter().any(|path| path.state != ConnectionState::Live && path.lost.is_none())
-            && Instant::now() < deadline
-        {
-            if !backend.turn() {
-                backend.sleep_for(deadline.saturating_duration_since(Instant::now()), &[]);
-            }
+        while untried(&backend.paths()).is_some() && Instant::now() < deadline {
+            turn_until(backend, deadline);
         }
     }
 
@@ -702,9 +709,7 @@ impl Remote {
         self.backend.inner.shutdown();
         let deadline = Instant::now() + CLOSE_TIME_MAX;
         while self.backend.inner.state() != ConnectionState::Lost && Instant::now() < deadline {
-            if !self.backend.inner.turn() {
-                self.backend.inner.sleep_for(deadline.saturating_duration_since(Instant::now()), &[]);
-            }
+            turn_until(&mut self.backend.inner, deadline);
         }
     }
 

@@ -261,7 +261,10 @@ impl Begun {
         role: Role,
         announce: &mut dyn FnMut(&Attachment) -> Result<()>,
     ) -> Result<Served> {
-        let server = self.before.as_ref().map_or_else(|| options.form.choose(), |it| Ok(Server::of(it)))?;
+        let before = self.before.as_ref();
+        let server = before.map_or_else(|| options.form.choose(), |it| Ok(Server::of(it)))?;
+        // It reads key files, which may be another user's, again: before the rights for that are dropped.
+        let options = entry::as_before(options, before, role.supervisor);
         if matches!(server, Server::Socket(_) | Server::Vhost) {
             // It needs no more rights than it has.
             let _ = nix::sys::prctl::set_no_new_privs();
@@ -269,9 +272,7 @@ impl Begun {
             process::serve_write_back();
             process::drop_capabilities();
         }
-        let before = self.before.as_ref();
-        let (options, access) =
-            (entry::as_before(options, before, role.supervisor), Access::new(&options.socket, before)?);
+        let access = Access::new(&options.socket, before)?;
         let entry = entry::begin(&options, before, &server, access, role.supervisor)?;
         let (fence, mark) = (self.claim.fence()?, entry.mark);
         let further = options.further.clone();

@@ -7,6 +7,7 @@ use crate::attach::{AttachOptions, Form};
 use crate::discovery::given;
 use anyhow::{Context, Result};
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
+use nvmf_initiator::PathOptions;
 use std::ffi::OsString;
 
 /// Options of connections that are neither one path's nor keys.
@@ -36,19 +37,24 @@ fn lasting(matches: &ArgMatches) -> Vec<String> {
     given(matches).into_iter().filter(lasts).collect()
 }
 
-/// The options of a disk that this process's call names; with these besides, as far as it does not give them.
-pub(super) fn options(more: &[String]) -> Result<AttachOptions> {
-    of(expand(std::env::args_os().collect())?, more)
+/// The options of a disk that this process's call names.
+pub(super) fn options() -> Result<AttachOptions> {
+    with(&[], &[])
 }
 
-fn of(mut arguments: Vec<OsString>, more: &[String]) -> Result<AttachOptions> {
+/// The same with these besides, as far as it does not give them. `found`: its paths, of which no name is looked up again.
+pub(super) fn with(more: &[String], found: &[PathOptions]) -> Result<AttachOptions> {
+    of(expand(std::env::args_os().collect())?, more, found)
+}
+
+fn of(mut arguments: Vec<OsString>, more: &[String], found: &[PathOptions]) -> Result<AttachOptions> {
     let parsed = |arguments: &[OsString]| Arguments::command().try_get_matches_from(arguments);
     if let Some((_, matches)) = parsed(&arguments)?.subcommand() {
         add_missing(&mut arguments, matches, more.to_vec());
     }
     let matches = parsed(&arguments)?;
     let (name, matches) = matches.subcommand().context("no command")?;
-    let disk = DiskArguments::from_arg_matches(matches)?;
+    let disk = DiskArguments::from_arg_matches(matches)?.with_found(found);
     let disk = if name == "serve-vhost" { disk.in_form(Form::Vhost) } else { disk };
     Ok(AttachOptions { lasting: lasting(matches), ..disk.options()? })
 }
@@ -56,11 +62,11 @@ fn of(mut arguments: Vec<OsString>, more: &[String]) -> Result<AttachOptions> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nvmf_initiator::PathPolicy;
+    use nvmf_initiator::{AddressSource, PathPolicy, TransportOptions};
 
     fn of_words(call: &str, more: &[&str]) -> Result<AttachOptions> {
         let words = call.split(' ').map(OsString::from).collect();
-        of(words, &more.iter().map(|&it| it.to_owned()).collect::<Vec<_>>())
+        of(words, &more.iter().map(|&it| it.to_owned()).collect::<Vec<_>>(), &[])
     }
 
     #[test]
@@ -75,6 +81,23 @@ mod tests {
         let lasting = ["--nr-write-queues=0", "--data-digest", "--keep-alive-tmo=2", "--ctrl-loss-tmo=600"];
         assert_eq!(next.lasting[..1], words[..1]);
         assert_eq!(next.lasting[1..], lasting);
+    }
+
+    /// The name is none that anybody could look up.
+    #[test]
+    fn names_that_were_found_are_not_looked_up_again() {
+        let words = "nvmf attach -t tcp -a storage.invalid -n nqn.2026-11.com.example:disk --as socket";
+        let call = |found: &[PathOptions]| {
+            of(words.split(' ').map(OsString::from).collect(), &["--data-digest".to_owned()], found)
+        };
+        let mut path = of_words(&words.replace("storage.invalid", "localhost"), &[]).unwrap().connection;
+        path.address = "192.0.2.7:4420".parse().unwrap();
+        path.address_source = Some(AddressSource::of_name("storage.invalid", || None));
+        let found: Vec<_> = path.all_paths().collect();
+        let again = call(&found).unwrap().connection;
+        assert_eq!(again.address, path.address);
+        assert!(matches!(&again.transport, TransportOptions::Tcp(tcp) if tcp.data_digest));
+        assert_eq!(again.address_source.unwrap().name(), Some("storage.invalid"), "it may move");
     }
 
     #[test]

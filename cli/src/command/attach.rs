@@ -15,6 +15,7 @@ use crate::print::{
 use anyhow::{Context, Result, bail, ensure};
 use nvme_proto::{Nqn, Nsid};
 use nvmf_attached::{Attachment, State};
+use nvmf_initiator::PathOptions;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -226,6 +227,12 @@ impl DiskArguments {
         Ok(Subsystem { nqn: nqn.to_string(), paths: target.paths()?, options })
     }
 
+    /// The same with paths that were found before.
+    pub(super) fn with_found(mut self, found: &[PathOptions]) -> Self {
+        self.namespace.target.found = found.to_vec();
+        self
+    }
+
     /// The same disk in this form.
     pub(super) fn in_form(self, form: Form) -> Self {
         Self { form, ..self }
@@ -264,7 +271,7 @@ impl DiskArguments {
             by_discovery: self.by_discovery,
             seccomp: !self.no_seccomp,
             lasting: Vec::new(),
-            again: again::options,
+            again: again::with,
         })
     }
 
@@ -300,7 +307,7 @@ impl Attach {
         if self.foreground {
             let restart = restart(0)?;
             let ended =
-                attach::serve(&again::options(&[])?, restart, &mut |attachment| report(format, attachment))?;
+                attach::serve(&again::options()?, restart, &mut |attachment| report(format, attachment))?;
             return Ok(exit_code(ended));
         }
         let disk = match &self.persist {
@@ -490,7 +497,7 @@ impl Serve {
     }
 
     pub(crate) fn run(&self) -> Result<ExitCode> {
-        let (options, restart) = (again::options(&[]), restart(self.restarts)?);
+        let (options, restart) = (again::options(), restart(self.restarts)?);
         let ended = match &self.resume {
             Some(id) => attach::resume(id, self.after, options, restart),
             None => attach::serve_in_background(options, self.take_over.as_deref(), restart),

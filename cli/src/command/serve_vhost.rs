@@ -31,8 +31,7 @@ impl ServeVhost {
         }
         let mut restart = restart(0)?;
         restart.arguments.push("--as=vhost".into());
-        let ended =
-            attach::serve(&again::options(&[])?, restart, &mut |attachment| report(format, attachment))?;
+        let ended = attach::serve(&again::options()?, restart, &mut |attachment| report(format, attachment))?;
         Ok(exit_code(ended))
     }
 }

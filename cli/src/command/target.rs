@@ -23,7 +23,7 @@ use crate::print::wrong_arguments;
 use anyhow::{Result, ensure};
 use nvme_proto::{HostId, Nqn, Nsid};
 use nvmf_host::Namespace;
-use nvmf_initiator::{HostIdentity, Options, PathPolicy, Preference, VerbsOptions};
+use nvmf_initiator::{HostIdentity, Options, PathOptions, PathPolicy, Preference, VerbsOptions};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -142,6 +142,9 @@ pub(crate) struct TargetArguments {
     /// It is one of --path, not that of -a.
     #[arg(skip)]
     is_further: bool,
+    /// Its paths as they were found before: their names are not looked up again.
+    #[arg(skip)]
+    pub(super) found: Vec<PathOptions>,
     #[command(flatten)]
     _absent: Absent,
 }

@@ -53,9 +53,13 @@ pub(crate) fn add_missing_paths(listed: &Listed, host: &HostIdentity, paths: &[S
     if other_host(&listed.disk, host).is_some() {
         return added;
     }
-    let is_there = |path: &&SubsystemPath| listed.disk.paths.iter().any(|attached| path.is_at(attached));
     // A disk that was attached over TLS is reached in no other way.
     let insists = listed.disk.tls;
+    // A path in the clear is not the one with TLS that is wanted.
+    let is_it = |path: &SubsystemPath, attached: &AttachedPath| {
+        path.is_at(attached) && (!path.own.tls || insists || is_with_tls(attached))
+    };
+    let is_there = |path: &&SubsystemPath| listed.disk.paths.iter().any(|attached| is_it(path, attached));
     let is_able = |path: &&SubsystemPath| !insists || path.place.transport == "tcp";
     let mut missing: Vec<_> = paths.iter().filter(|path| !is_there(path) && is_able(path)).cloned().collect();
     for path in &mut missing {
@@ -166,22 +170,28 @@ impl Subsystem {
     }
 }
 
-impl From<&PathOptions> for SubsystemPath {
-    /// Where it leads, and where it begins.
-    fn from(path: &PathOptions) -> Self {
-        let transport = if let TransportOptions::Rdma = path.transport { "rdma" } else { "tcp" }.to_owned();
-        let name = path.address_source.as_ref().and_then(|source| source.name().map(str::to_owned));
-        let address = name.unwrap_or_else(|| path.address.ip().to_string());
-        let host_traddr = path.source.map(|source| source.ip());
-        let host_iface = path.interface().map(str::to_owned);
-        Self {
-            place: Place { transport, address, port: path.address.port() },
-            own: OwnOptions { host_traddr, host_iface, ..OwnOptions::default() },
-        }
-    }
+/// Whether both texts are the same name or address.
+fn is_same_host(one: &str, other: &str) -> bool {
+    let address = |text: &str| text.parse::<IpAddr>().ok().map(|address| address.to_canonical());
+    one == other || address(one).is_some_and(|one| Some(one) == address(other))
 }
 
 impl SubsystemPath {
+    /// Where it leads and where it begins: by its name, where it has one, and by its address, where that is known.
+    pub(crate) fn spelled(path: &PathOptions) -> impl Iterator<Item = Self> + use<> {
+        let transport = if let TransportOptions::Rdma = path.transport { "rdma" } else { "tcp" };
+        let port = path.address.port();
+        let (host_traddr, host_iface) =
+            (path.source.map(|source| source.ip()), path.interface().map(str::to_owned));
+        let own = OwnOptions { host_traddr, host_iface, ..OwnOptions::default() };
+        let name = path.address_source.as_ref().and_then(|source| source.name().map(str::to_owned));
+        let address = Some(path.address.ip()).filter(|ip| name.is_none() || !ip.is_unspecified());
+        name.into_iter().chain(address.map(|ip| ip.to_string())).map(move |address| Self {
+            place: Place { transport: transport.to_owned(), address, port },
+            own: own.clone(),
+        })
+    }
+
     /// That of an attached disk; `None`: where it leads cannot be read.
     fn of(attached: &AttachedPath) -> Option<Self> {
         let (host, port) = attached.host_and_port();
@@ -216,8 +226,12 @@ impl SubsystemPath {
     pub(crate) fn had_tls(&self, disk: &Attachment) -> bool {
         let Place { transport, port, .. } = &self.place;
         // One that waits for its key is known by its name only.
+        let is_there = |place: Place| {
+            (place.port, &place.transport) == (*port, transport)
+                && is_same_host(&place.address, &self.place.address)
+        };
         let waits =
-            |added: PathArgument| added.own.tls && Self::named(&added, transport, *port).place == self.place;
+            |added: PathArgument| added.own.tls && is_there(Self::named(&added, transport, *port).place);
         disk.tls
             || disk.paths.iter().any(|path| is_with_tls(path) && self.leads_there(path))
             || added_paths(disk).any(|(_, added)| waits(added))
@@ -227,7 +241,7 @@ impl SubsystemPath {
         let (address, port) = attached.host_and_port();
         let Place { transport, address: own, port: own_port } = &self.place;
         (port, &attached.transport) == (Some(*own_port), transport)
-            && (address == own || attached.name.as_ref() == Some(own))
+            && (is_same_host(address, own) || attached.name.as_ref() == Some(own))
     }
 }
 
@@ -235,6 +249,7 @@ impl SubsystemPath {
 mod tests {
     use super::super::sources::tests::place;
     use super::*;
+    use nvmf_initiator::{AddressSource, TcpOptions};
 
     #[test]
     fn path_that_a_disk_can_never_have_is_no_failure_and_hides_no_other() {
@@ -343,6 +358,31 @@ mod tests {
         assert!(had_tls("storage-a:4420,of-another-version,tls", "storage-a"));
         assert!(!had_tls("192.0.2.1:4421,tls", "192.0.2.1") && !had_tls("192.0.2.1,hdr-digest", "192.0.2.1"));
         assert!(!had_tls("192.0.2.11,tls", "192.0.2.1"));
+        assert!(
+            had_tls("192.0.2.1,tls", "::ffff:192.0.2.1") && had_tls("[2001:db8:0::1],tls", "2001:db8::1")
+        );
+    }
+
+    #[test]
+    fn path_is_known_by_its_name_and_by_its_address() {
+        let disk = Attachment {
+            paths: vec![AttachedPath {
+                address: "127.0.0.1:4420".to_owned(),
+                transport: "tcp".to_owned(),
+                protection: vec!["--tls".to_owned()],
+                ..AttachedPath::default()
+            }],
+            ..Attachment::default()
+        };
+        let had_tls = |address: &str, name: Option<&str>| {
+            let transport = TransportOptions::Tcp(TcpOptions::default());
+            let mut path = PathOptions::new(address.parse().unwrap(), transport);
+            path.address_source = name.map(|name| AddressSource::of_name(name, || None));
+            SubsystemPath::spelled(&path).any(|path| path.had_tls(&disk))
+        };
+        assert!(had_tls("127.0.0.1:4420", Some("localhost")) && had_tls("[::ffff:127.0.0.1]:4420", None));
+        assert!(!had_tls("127.0.0.2:4420", Some("localhost")) && !had_tls("127.0.0.1:4421", None));
+        assert!(!had_tls("0.0.0.0:4420", Some("localhost")), "its address is not known");
     }
 
     #[test]

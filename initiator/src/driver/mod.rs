@@ -203,6 +203,11 @@ impl<T: Transport> Driver<T> {
         self.paths.iter().find(|path| path.is_ready()).and_then(|path| path.association.as_ref())
     }
 
+    /// The association of each path in turn; `None` for one that is not ready.
+    pub(crate) fn ready_associations(&self) -> impl Iterator<Item = Option<&Association>> {
+        self.paths.iter().map(|path| path.association.as_ref().filter(|_| path.is_ready()))
+    }
+
     /// Has the transport of the first path replaced when its device is lost. Without this, every reconnect fails from then on.
     pub fn set_factory(&mut self, factory: Factory<T>) {
         self.paths[0].set_factory(factory);

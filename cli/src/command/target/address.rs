@@ -7,7 +7,7 @@ use crate::print::wrong_arguments;
 use anyhow::{Context, Result, anyhow};
 use nix::net::if_::if_nametoindex;
 use nvme_proto::Nqn;
-use nvmf_initiator::AddressSource;
+use nvmf_initiator::{AddressSource, PathOptions};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::time::Duration;
 
@@ -64,6 +64,9 @@ impl TargetArguments {
             .into());
         }
         let unresolved = || Unresolved(text.to_owned(), if self.is_further { "--path" } else { "-a" });
+        if let Some(found) = self.found_before(text, port) {
+            return found.with_context(unresolved);
+        }
         let resolved: Vec<_> = (text, port).to_socket_addrs().with_context(unresolved)?.collect();
         let found = of_family(&resolved, self.host_traddr);
         match (found.first(), self.host_traddr) {
@@ -81,13 +84,23 @@ impl TargetArguments {
         }
     }
 
+    /// What was found before as the address of a name; `None` in it: nothing.
+    fn found_before(&self, name: &str, port: u16) -> Option<Option<SocketAddr>> {
+        let is_it = |path: &&PathOptions| {
+            path.address_source.as_ref().and_then(AddressSource::name) == Some(name)
+                && (path.address.port(), path.source.map(|source| source.ip())) == (port, self.host_traddr)
+        };
+        let found = self.found.iter().find(is_it)?;
+        Some(Some(found.address).filter(|address| !address.ip().is_unspecified()))
+    }
+
     /// Where the address is looked up again when the connection was lost; `None` for one that is no name.
     pub(super) fn address_source(&self, nqn: Nqn) -> Option<AddressSource> {
         let name = self.traddr.as_deref()?.trim_matches(['[', ']']);
         if name.parse::<IpAddr>().is_ok() {
             return None;
         }
-        let arguments = self.clone();
+        let arguments = Self { found: Vec::new(), ..self.clone() };
         Some(AddressSource::of_name(name, move || arguments.address(nqn).ok()))
     }
 
