@@ -24,6 +24,7 @@ mod wanted;
 
 pub(crate) use fabric::{Controller, Disk, Entry, Place, Subsystem, SubsystemPath};
 pub(super) use fabric::{Seen, host, of_all_paths};
+pub(super) use followed::Root;
 pub(crate) use limits::{Beyond, Limits};
 pub(super) use wanted::PATHS_MAX;
 
@@ -47,7 +48,7 @@ pub(crate) enum Action {
     Widen(Subsystem),
     /// Leave it.
     Unwatch(Seen),
-    /// Attach a namespace; then [`Engine::on_attached`].
+    /// Attach a namespace, over paths of one that names or lists it; then [`Engine::on_attached`].
     Attach(Disk, Subsystem),
     /// Bring an attached disk back if it is dead, and give it the paths that it does not have; then [`Engine::on_paths_added`].
     AddPaths(Disk, Subsystem),

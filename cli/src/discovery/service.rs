@@ -7,6 +7,7 @@
 //! | `controllers` | connections to discovery controllers |
 //! | `subsystems` | connections to subsystems |
 //! | `disks` | attached disks, each a process |
+//! | `places` | how many are connected to at once, and whose turn it is |
 //! | `look_up` | names and keys, on a thread apart |
 //! | `retry` | trying again what could not be reached |
 //! | `report` | what is told of it all: in the log, or to who called |
@@ -18,6 +19,7 @@ mod disks;
 mod follow;
 mod limits;
 mod look_up;
+mod places;
 mod report;
 mod retry;
 mod subsystems;
@@ -205,13 +207,17 @@ impl Service {
     fn act(&mut self) {
         while let Some(action) = self.engine.poll_action() {
             match action {
-                Action::Follow(controller) => self.controllers.follow(controller),
+                Action::Follow(controller) => {
+                    let root = self.engine.root_of_controller(&controller);
+                    self.controllers.follow(controller.clone(), root);
+                }
                 Action::Leave(controller) => self.controllers.leave(&controller),
                 Action::Watch(subsystem) => {
                     if !self.follows {
                         self.wanted.insert(subsystem.nqn.clone());
                     }
-                    self.subsystems.watch(subsystem);
+                    let root = self.engine.root_of_subsystem(&subsystem.seen());
+                    self.subsystems.watch(subsystem, root);
                 }
                 Action::Widen(subsystem) => self.subsystems.widen(subsystem),
                 Action::Unwatch(seen) => self.subsystems.unwatch(&seen),
@@ -259,7 +265,7 @@ mod tests {
             .collect();
         service.configure();
         let there = accept(&listener, ASKED_AT_ONCE).await;
-        assert_eq!(service.subsystems.places.available_permits(), 0, "more are connected to at once");
+        assert_eq!(service.subsystems.places.all.available_permits(), 0, "more are connected to at once");
         // These end without an answer, and the others have their turn.
         drop(there);
         accept(&listener, LISTED - ASKED_AT_ONCE).await;

@@ -1,6 +1,6 @@
 //! Disks: which there are, and what becomes of each: it is attached, brought back, given paths, detached.
 
-use super::wanted::Watched;
+use super::wanted::{Wanted, Watched};
 use super::{Action, Controller, Detached, Disk, Engine, Place, Subsystem, SubsystemPath};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,9 +76,11 @@ impl Managed {
         match (&mut self.phase, known.subsystem) {
             (&mut Phase::Waits { failures, .. }, Some(subsystem)) if known.has_turn => {
                 self.phase = Phase::Attaching { failures };
-                self.paths.clone_from(&subsystem.paths);
+                // Which disk it is the first one that lists it says: the paths of others are added, each of which must be to this one.
+                let paths = subsystem.paths.get(..known.own).unwrap_or_default().to_vec();
+                self.paths.clone_from(&paths);
                 self.way = self.paths.first().map(|path| path.place.clone());
-                Some(Action::Attach(disk.clone(), subsystem))
+                Some(Action::Attach(disk.clone(), Subsystem { paths, ..subsystem }))
             }
             (Phase::Attached { gone_since, .. }, Some(subsystem)) => {
                 *gone_since = None;
@@ -117,6 +119,8 @@ impl Managed {
 struct Known {
     /// The subsystem that has it, where it is wanted.
     subsystem: Option<Subsystem>,
+    /// How many of its paths are of whoever named it or has listed it longest.
+    own: usize,
     /// The discovery controllers that list that.
     listed_by: BTreeSet<Controller>,
     /// Those that had it could say now that it is there.
@@ -195,15 +199,15 @@ impl Engine {
     }
 
     /// The subsystem that has a disk, as the first host that sees it does.
-    fn subsystem(&self, disk: &Disk) -> Option<&Subsystem> {
+    fn wanted_with(&self, disk: &Disk) -> Option<&Wanted> {
         let of = |watched: &&Watched| watched.nsids.as_ref().is_none_or(|nsids| nsids.contains(&disk.nsid));
         let here = self.watched.iter().filter(|((nqn, _), _)| *nqn == disk.nqn).map(|(_, watched)| watched);
-        here.filter(of).min_by_key(|watched| watched.nsids.is_none()).map(|watched| &watched.wanted.subsystem)
+        here.filter(of).min_by_key(|watched| watched.nsids.is_none()).map(|watched| &watched.wanted)
     }
 
     /// Whether a disk is to be attached; also one of which nothing new is known.
     pub(super) fn is_wanted(&self, disk: &Disk) -> bool {
-        self.subsystem(disk).is_some()
+        self.wanted_with(disk).is_some()
     }
 
     /// Whether those that had a disk, and do not name it any more, could say now that it is there after all. One that starts again
@@ -262,8 +266,10 @@ impl Engine {
 
     fn known(&self, disk: &Disk, managed: &Managed, has_turn: bool) -> Known {
         let listing = self.controllers.iter().filter(|(_, followed)| followed.lists(&disk.nqn));
+        let wanted = self.wanted_with(disk);
         Known {
-            subsystem: self.subsystem(disk).cloned(),
+            subsystem: wanted.map(|wanted| wanted.subsystem.clone()),
+            own: wanted.map_or(0, |wanted| wanted.own),
             listed_by: listing.map(|(controller, _)| controller.clone()).collect(),
             is_answered_for: self.is_answered_for(disk, managed.listed_by.as_ref()),
             is_seen: self.is_seen(disk),

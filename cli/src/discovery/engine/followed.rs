@@ -11,11 +11,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 const CONTROLLERS_MAX: usize = 256;
 /// Of them, those that anybody on the network announces, with what they refer to.
 const ANNOUNCED_MAX: usize = 64;
+/// Entries of logs: with so many of one root, nobody further that it leads to is followed.
+const ENTRIES_MAX: usize = 16 * 1024;
 /// Referrals behind one another.
 const DEPTH_MAX: u32 = 8;
 
 /// Where the referrals to a controller begin: one that is named, or (`None`) all that are announced.
-pub(super) type Root = Option<Controller>;
+pub(in crate::discovery) type Root = Option<Controller>;
 
 /// A discovery controller that is followed.
 #[derive(Debug)]
@@ -47,18 +49,22 @@ impl Followed {
 struct Chosen {
     origins: BTreeMap<Controller, Origin>,
     places: BTreeSet<Place>,
-    of_root: BTreeMap<Root, usize>,
+    /// How many there are, and how many entries their logs have.
+    of_root: BTreeMap<Root, (usize, usize)>,
 }
 
 impl Chosen {
     /// Whether there is room for one more with this root, of which there may be `most`.
     fn has_room(&self, root: &Root, most: usize) -> bool {
-        self.origins.len() < CONTROLLERS_MAX && self.of_root.get(root).is_none_or(|count| *count < most)
+        let is_within = |&(count, entries): &(usize, usize)| count < most && entries < ENTRIES_MAX;
+        self.origins.len() < CONTROLLERS_MAX && self.of_root.get(root).is_none_or(is_within)
     }
 
-    fn add(&mut self, controller: Controller, origin: Origin) {
+    /// `entries`: how many its log has.
+    fn add(&mut self, controller: Controller, origin: Origin, entries: usize) {
         self.places.insert(controller.place.clone());
-        *self.of_root.entry(origin.root.clone()).or_default() += 1;
+        let of_root = self.of_root.entry(origin.root.clone()).or_default();
+        *of_root = (of_root.0 + 1, of_root.1 + entries);
         self.origins.insert(controller, origin);
     }
 }
@@ -91,7 +97,8 @@ impl Engine {
     fn chosen(&self) -> Chosen {
         let mut chosen = Chosen::default();
         for controller in &self.configured {
-            chosen.add(controller.clone(), Origin { root: Some(controller.clone()), depth: 0 });
+            let origin = Origin { root: Some(controller.clone()), depth: 0 };
+            chosen.add(controller.clone(), origin, self.entries_of(controller));
         }
         // A root is one of its own places.
         let share = 1 + CONTROLLERS_MAX.saturating_sub(self.configured.len()) / self.configured.len().max(1);
@@ -146,9 +153,21 @@ impl Engine {
             && !chosen.places.contains(&it.place)
             && (!is_kept || is_followed());
         if is_chosen {
-            chosen.add(it, origin);
+            let entries = self.entries_of(&it);
+            chosen.add(it, origin, entries);
         }
         is_chosen
+    }
+
+    /// How many entries the log of a controller has.
+    fn entries_of(&self, controller: &Controller) -> usize {
+        self.controllers.get(controller).and_then(|followed| followed.log.as_ref()).map_or(0, Vec::len)
+    }
+
+    /// Where the referrals to a controller begin; `None` of one that is named itself.
+    pub(crate) fn root_of_controller(&self, controller: &Controller) -> Option<&Root> {
+        let origin = &self.controllers.get(controller)?.origin;
+        (origin.depth > 0 || origin.root.is_none()).then_some(&origin.root)
     }
 
     /// Where the chosen ones refer to, and what is announced.

@@ -2,7 +2,7 @@
 //!
 //! Each is a connection and a thread, and how many are listed others say. Where there are too many, those that are watched or attached
 //! already stay: whoever fills a log takes nothing from anybody. Nor does who lists what somebody else has listed before: it adds
-//! paths behind those that are there.
+//! paths behind those that are there, to disks that are attached by then, and has TLS on them where all paths of the first have it.
 
 use super::disks::Phase;
 use super::followed::Root;
@@ -134,12 +134,19 @@ impl Engine {
         let ways = self.ways();
         for (seen, mut listed) in listed {
             let before = self.watched.get(&seen).map(|watched| &watched.wanted.listed_by);
-            // Who lists the way on which its disk was attached, and then who has listed it longest.
+            let has_answered = self.watched.get(&seen).is_some_and(|watched| watched.nsids.is_some());
+            // Who lists the way on which its disk was attached, and then who has listed it longest; until it has answered, who
+            // insists on TLS.
             listed.sort_by_key(|(controller, paths)| {
                 let is_way = ways.get(&seen.0).is_some_and(|way| paths.iter().any(|path| path.place.is(way)));
                 let place = before.and_then(|before| before.iter().position(|it| it == *controller));
-                (!is_way, place.unwrap_or(usize::MAX))
+                (!is_way, !has_answered && !insists(paths), place.unwrap_or(usize::MAX))
             });
+            if let Some(((_, first), others)) = listed.split_first_mut()
+                && insists(first)
+            {
+                others.iter_mut().flat_map(|(_, paths)| paths).for_each(|path| path.own.tls = true);
+            }
             let options = listed.first().map(|(controller, _)| of_all_paths(&controller.options));
             let none = || Wanted {
                 subsystem: Subsystem {
@@ -224,11 +231,21 @@ impl Engine {
         })
     }
 
+    /// Where the referrals begin to a subsystem that is watched; `None` of one that is named itself.
+    pub(crate) fn root_of_subsystem(&self, seen: &Seen) -> Option<&Root> {
+        self.watched.get(seen).and_then(|watched| self.root(watched))
+    }
+
     /// Where the referrals begin to whoever has listed a subsystem longest; `None` of one that is named itself.
     pub(super) fn root(&self, watched: &Watched) -> Option<&Root> {
         let first = watched.wanted.listed_by.first().filter(|_| !watched.wanted.is_named)?;
         self.controllers.get(first).map(|followed| &followed.origin.root)
     }
+}
+
+/// Whether a subsystem with these paths is reached by TLS only.
+fn insists(paths: &[SubsystemPath]) -> bool {
+    paths.iter().all(|path| path.own.tls)
 }
 
 /// The path to a place that a controller lists.

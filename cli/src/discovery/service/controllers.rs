@@ -1,18 +1,17 @@
 //! Connections to discovery controllers: each tells its log.
 
-use super::super::engine::Controller;
+use super::super::engine::{Controller, Root};
 use super::super::entries::{Log, log as read};
 use super::Event;
-use super::limits::{ASKED_AT_ONCE, KEEP_ALIVE};
+use super::limits::KEEP_ALIVE;
 use super::look_up::apart;
+use super::places::{Places, Queue};
 use super::retry::Retry;
 use crate::connect::reach;
 use crate::print::chain;
 use anyhow::Result;
 use nvmf_initiator::{Discovery, DiscoveryChange, DiscoveryLog};
 use std::collections::HashMap;
-use std::sync::Arc;
-use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 
@@ -20,20 +19,20 @@ use tokio::task::JoinHandle;
 pub(super) struct Controllers {
     follows: bool,
     tell: UnboundedSender<Event>,
-    /// For as many as may be connected to at once.
-    places: Arc<Semaphore>,
+    places: Places,
     tasks: HashMap<Controller, JoinHandle<()>>,
 }
 
 impl Controllers {
     /// `follows`: they are stayed connected to.
     pub(super) fn new(follows: bool, tell: UnboundedSender<Event>) -> Self {
-        Self { follows, tell, places: Arc::new(Semaphore::new(ASKED_AT_ONCE)), tasks: HashMap::new() }
+        Self { follows, tell, places: Places::new(), tasks: HashMap::new() }
     }
 
-    pub(super) fn follow(&mut self, controller: Controller) {
-        let (tell, places) = (self.tell.clone(), Arc::clone(&self.places));
-        let task = tokio::spawn(follow(controller.clone(), self.follows, tell, places));
+    /// `root`: where the referrals to it begin; one that is named has none.
+    pub(super) fn follow(&mut self, controller: Controller, root: Option<&Root>) {
+        let (tell, queue) = (self.tell.clone(), self.places.queue(root));
+        let task = tokio::spawn(follow(controller.clone(), self.follows, tell, queue));
         self.tasks.insert(controller, task);
     }
 
@@ -45,10 +44,10 @@ impl Controllers {
 }
 
 /// Stays connected to a discovery controller, and tells its log: at once and whenever it changes. Or tells it once.
-async fn follow(controller: Controller, follows: bool, tell: UnboundedSender<Event>, places: Arc<Semaphore>) {
+async fn follow(controller: Controller, follows: bool, tell: UnboundedSender<Event>, queue: Queue) {
     let mut retry = Retry::new();
     loop {
-        match connect(&controller, follows, &places).await {
+        match connect(&controller, follows, &queue).await {
             Ok((log, discovery)) => {
                 let _ = tell.send(said(&controller, &log));
                 let Some(discovery) = discovery else { return };
@@ -73,10 +72,10 @@ async fn follow(controller: Controller, follows: bool, tell: UnboundedSender<Eve
 async fn connect(
     controller: &Controller,
     follows: bool,
-    places: &Arc<Semaphore>,
+    queue: &Queue,
 ) -> Result<(DiscoveryLog, Option<Discovery>)> {
     let asked = controller.clone();
-    let (mut options, _place) = apart(places, move || asked.connection()).await?;
+    let (mut options, _place) = apart(queue, move || asked.connection()).await?;
     if !follows {
         return Ok((reach(options, nvmf_initiator::discover).await?.0, None));
     }

@@ -10,8 +10,9 @@ pub(super) const RETRY_DELAY_MAX: Duration = Duration::from_secs(30);
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// Disks that are attached at once; the others wait.
 pub(super) const AT_ONCE: usize = 16;
-/// Subsystems that are connected to at once, to ask which namespaces they have, and discovery controllers; the others wait. Each connection takes a thread and some
-/// descriptors until it is there or has failed, and how many there are to be others say.
+/// Subsystems that are connected to at once, to ask which namespaces they have, and discovery controllers; the others wait. Half of them
+/// are of one discovery controller that is named, with all that it refers to. Each connection takes a thread and some descriptors until it
+/// is there or has failed, and how many there are to be others say.
 pub(super) const ASKED_AT_ONCE: usize = 128;
 /// Of what is listed, what a service looks after.
 pub(super) const LIMITS: Limits = Limits {

@@ -1,9 +1,10 @@
 //! Connections to subsystems: each tells which namespaces it has.
 
-use super::super::engine::{Place, Seen, Subsystem};
+use super::super::engine::{Place, Root, Seen, Subsystem};
 use super::Event;
-use super::limits::{ASKED_AT_ONCE, KEEP_ALIVE, RETRY_DELAY_MAX};
+use super::limits::{KEEP_ALIVE, RETRY_DELAY_MAX};
 use super::look_up::apart;
+use super::places::{Places, Queue};
 use super::retry::Retry;
 use crate::connect::connect;
 use crate::print::chain;
@@ -11,9 +12,8 @@ use anyhow::Result;
 use nvme_proto::fabrics::discovery::TransportType;
 use nvmf_initiator::{Change, Connection, ConnectionState};
 use std::collections::HashMap;
-use std::sync::Arc;
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
@@ -21,23 +21,22 @@ use tokio::time::sleep;
 pub(super) struct Subsystems {
     follows: bool,
     tell: UnboundedSender<Event>,
-    /// For as many as may be connected to at once.
-    pub(super) places: Arc<Semaphore>,
+    pub(super) places: Places,
     tasks: HashMap<Seen, (watch::Sender<Subsystem>, JoinHandle<()>)>,
 }
 
 impl Subsystems {
     /// `follows`: they are stayed connected to.
     pub(super) fn new(follows: bool, tell: UnboundedSender<Event>) -> Self {
-        Self { follows, tell, places: Arc::new(Semaphore::new(ASKED_AT_ONCE)), tasks: HashMap::new() }
+        Self { follows, tell, places: Places::new(), tasks: HashMap::new() }
     }
 
-    /// Connects to it anew, if it is watched already.
-    pub(super) fn watch(&mut self, subsystem: Subsystem) {
+    /// Connects to it anew, if it is watched already. `root`: where the referrals to it begin; one that is named has none.
+    pub(super) fn watch(&mut self, subsystem: Subsystem, root: Option<&Root>) {
         let seen = subsystem.seen();
-        let (tell, places) = (self.tell.clone(), Arc::clone(&self.places));
+        let (tell, queue) = (self.tell.clone(), self.places.queue(root));
         let (widen, subsystem) = watch::channel(subsystem);
-        let task = tokio::spawn(ask(subsystem, self.follows, tell, places));
+        let task = tokio::spawn(ask(subsystem, self.follows, tell, queue));
         if let Some((_, before)) = self.tasks.insert(seen, (widen, task)) {
             before.abort();
         }
@@ -63,12 +62,12 @@ async fn ask(
     mut latest: watch::Receiver<Subsystem>,
     follows: bool,
     tell: UnboundedSender<Event>,
-    places: Arc<Semaphore>,
+    queue: Queue,
 ) {
     let (nqn, seen) = (latest.borrow().nqn.clone(), latest.borrow().seen());
     let mut retry = Retry::new();
     loop {
-        match connect_to(&mut latest, follows, &tell, &places).await {
+        match connect_to(&mut latest, follows, &tell, &queue).await {
             Ok(connection) if !follows => {
                 let _ = tell.send(Event::Namespaces(seen, answering(&connection), nsids(&connection)));
                 return connection.close().await;
@@ -92,14 +91,14 @@ async fn connect_to(
     latest: &mut watch::Receiver<Subsystem>,
     follows: bool,
     tell: &UnboundedSender<Event>,
-    places: &Arc<Semaphore>,
+    queue: &Queue,
 ) -> Result<Connection> {
     let subsystem = latest.borrow_and_update().clone();
     let look_up = move || {
         let (subsystem, left_out) = subsystem.with_keys();
         Ok((subsystem.connection(), left_out))
     };
-    let ((options, left_out), _place) = apart(places, look_up).await?;
+    let ((options, left_out), _place) = apart(queue, look_up).await?;
     let left_out = left_out.iter().map(|path| format!("a path is left out: {path}"));
     let _ = tell.send(Event::LeftOut(left_out.collect()));
     let mut options = options?;

@@ -97,3 +97,25 @@ fn disk_is_not_gone_while_there_is_no_room_for_the_discovery_controller_that_lis
     engine.on_log(NOW + LONG, &controller("d"), Vec::new());
     assert_eq!(until(&mut engine, NOW + LONG * 2), ["-a/1"]);
 }
+
+/// What logs take in memory others say.
+#[test]
+fn one_that_leads_to_many_long_logs_has_few_of_them_read() {
+    let mut engine = Engine::new(Policy::default());
+    engine.on_configured(NOW, [controller("H"), controller("L")], Vec::new());
+    engine.on_log(NOW, &controller("H"), referrals(0, 200));
+    assert_eq!(engine.counts().0, 202);
+    for number in 0..200 {
+        let log = (0..4096).map(|of_it| subsystem(&format!("{number}-{of_it}"), "t")).collect();
+        engine.on_log(NOW, &controller(&number.to_string()), log);
+    }
+    let entries: usize = engine.controllers.values().flat_map(|it| &it.log).map(Vec::len).sum();
+    assert!(entries <= 5 * 4096, "{entries}");
+    assert_eq!((engine.counts().0, engine.beyond().referrals), (2 + 4, 196));
+    // Others are followed as before, and those again for which there is room.
+    engine.on_log(NOW, &controller("L"), vec![Entry::Referral(place("R"))]);
+    assert_eq!(engine.counts().0, 2 + 4 + 1);
+    actions(&mut engine);
+    engine.on_log(NOW, &controller("H"), referrals(0, 3));
+    assert_eq!((engine.counts().0, engine.beyond().referrals), (2 + 3 + 1, 0));
+}

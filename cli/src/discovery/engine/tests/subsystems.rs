@@ -211,6 +211,68 @@ fn paths_of_who_lists_a_subsystem_later_come_behind_and_connect_nothing_anew() {
     assert!(places.contains(&&place("m")) && places.len() == 64);
 }
 
+/// Which disk it is the one that lists it first says: another place may have another namespace of that number, or none.
+#[test]
+fn disk_is_attached_over_paths_of_who_listed_it_first_and_given_those_of_others_then() {
+    let mut engine = listed_by_another(vec![subsystem("a", "h")]);
+    actions(&mut engine);
+    engine.on_first_namespaces(NOW, &seen("a"), [1, 2]);
+    let attached = actions(&mut engine).into_iter().find_map(|action| match action {
+        Action::Attach(disk, subsystem) => Some((disk, subsystem.paths)),
+        _ => None,
+    });
+    assert_eq!(attached, Some((disk("a", 2), vec![path("t", &["--hdr-digest"])])));
+    engine.on_attached(NOW, &disk("a", 2), true);
+    let added = actions(&mut engine).into_iter().find_map(|action| match action {
+        Action::AddPaths(disk, subsystem) => Some((disk, subsystem.paths)),
+        _ => None,
+    });
+    let both = ["t", "h"].map(|address| path(address, &["--hdr-digest"])).to_vec();
+    assert_eq!(added, Some((disk("a", 2), both)));
+}
+
+/// The paths of the subsystem that is watched, as it was told last: where each leads, and whether with TLS.
+fn last_paths(engine: &mut Engine) -> Vec<(String, bool)> {
+    let last = actions(engine).into_iter().rev().find_map(|action| match action {
+        Action::Watch(subsystem) | Action::Widen(subsystem) => Some(subsystem.paths),
+        _ => None,
+    });
+    let paths = last.expect("it is watched").into_iter();
+    paths.map(|path| (path.place.address, path.own.tls)).collect()
+}
+
+#[test]
+fn subsystem_that_is_listed_with_tls_only_gets_no_path_in_the_clear_from_another() {
+    let secure = || Entry::Subsystem { nqn: "a".to_owned(), place: place("t"), tls: true };
+    let both = [("t".to_owned(), true), ("h".to_owned(), true)];
+    let begin = || {
+        let mut engine = Engine::new(Policy::default());
+        engine.on_configured(NOW, [controller("h"), controller("l")], Vec::new());
+        engine
+    };
+    let mut engine = begin();
+    engine.on_log(NOW, &controller("l"), vec![secure()]);
+    engine.on_log(NOW, &controller("h"), vec![subsystem("a", "h")]);
+    assert_eq!(last_paths(&mut engine), both);
+    // Nor from one that was a moment earlier.
+    let mut engine = begin();
+    engine.on_log(NOW, &controller("h"), vec![subsystem("a", "h")]);
+    engine.on_log(NOW, &controller("l"), vec![secure()]);
+    assert_eq!(last_paths(&mut engine), both);
+    // Where it has answered, another one that lists it with TLS takes nothing from it.
+    let mut engine = begin();
+    engine.on_log(NOW, &controller("h"), vec![subsystem("a", "h")]);
+    engine.on_first_namespaces(NOW, &seen("a"), [1]);
+    engine.on_log(NOW, &controller("l"), vec![secure()]);
+    assert_eq!(last_paths(&mut engine), [("h".to_owned(), false), ("t".to_owned(), true)]);
+    // What the first has in the clear as well, others may have.
+    let mut engine = begin();
+    engine.on_log(NOW, &controller("l"), vec![secure(), subsystem("a", "t2")]);
+    engine.on_log(NOW, &controller("h"), vec![subsystem("a", "h")]);
+    let expected = [("t".to_owned(), true), ("t2".to_owned(), false), ("h".to_owned(), false)];
+    assert_eq!(last_paths(&mut engine), expected);
+}
+
 #[test]
 fn disk_is_not_gone_where_only_another_that_lists_its_subsystem_has_none() {
     let mut engine = listed_by_another(vec![subsystem("a", "h")]);
