@@ -62,7 +62,8 @@ fn queue_borrows_up_to_its_depth_and_gives_back_what_it_borrowed() {
     let mut world = World::new(1, &lending(256));
     let (_admin, cntlid) = admin(&mut world);
     let mut io = io(&mut world, 1, cntlid);
-    for _ in 0..3 {
+    // More often than there are receives.
+    for _ in 0..8 {
         world.other_disk.borrow_mut().set_hanging(true);
         let before = world.count("commands");
         let slow = fill(&mut io, 2);
