@@ -62,6 +62,10 @@ fn with_each(mut options: AttachOptions, before: &[String]) -> AttachOptions {
     options
 }
 
+/// What whoever proves less than that has to do.
+pub(crate) const PROVE_AS_MUCH: &str = "give the same --dhchap-secret, --dhchap-ctrl-secret if the target had to prove who it is, and \
+    --dhchap-optional only if it had that";
+
 /// Whether each side proves to these options what it did when the disk was attached.
 pub(super) fn proves_as_much(before: &Attachment, now: Option<&AuthenticationOptions>) -> bool {
     let Some(before) = before.authentication else { return true };

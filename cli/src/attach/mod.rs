@@ -64,6 +64,7 @@ mod vhost;
 pub(crate) use answer::Unable;
 pub(crate) use bring_back::remedy;
 pub(crate) use counted::{Kind, Statistics, step_us};
+pub(crate) use entry::PROVE_AS_MUCH;
 pub(crate) use form::Form;
 pub(crate) use guard::{Restart, guard};
 pub(crate) use host::{OtherHost, other_host};

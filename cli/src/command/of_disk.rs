@@ -3,7 +3,7 @@
 use super::Arguments;
 use super::attach::is_named;
 use super::connect::add_missing;
-use crate::attach::{Listed, Registry};
+use crate::attach::{Listed, PROVE_AS_MUCH, Registry};
 use crate::namespace::DiskName;
 use anyhow::{Context, Result, bail, ensure};
 use clap::parser::ValueSource;
@@ -175,10 +175,7 @@ fn check_proofs(disk: &Attachment, matches: &ArgMatches) -> Result<()> {
         bidirectional: is_given("dhchap_ctrl_secret"),
     };
     let Some(before) = disk.authentication.filter(|before| !now.covers(*before)) else { return Ok(()) };
-    bail!(
-        "{disk} was attached with {before}, and a command goes to it in no other way: give the same --dhchap-secret, \
-         --dhchap-ctrl-secret if the target had to prove who it is, and --dhchap-optional only if it had that"
-    )
+    bail!("{disk} was attached with {before}, and a command goes to it in no other way: {PROVE_AS_MUCH}")
 }
 
 /// Options that keep what is sent from being seen or changed on its way: what this path of the disk has.

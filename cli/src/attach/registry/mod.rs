@@ -376,9 +376,9 @@ fn check_meant(disk: &Attachment, options: &AttachOptions) -> Result<()> {
     }
     ensure!(
         entry::proves_as_much(disk, connection.authentication.as_ref()),
-        "it was attached with {}, and is taken over in no other way: give the same --dhchap-secret, --dhchap-ctrl-secret if the \
-         target had to prove who it is, and --dhchap-optional only if it had that",
-        disk.authentication.map(String::from).unwrap_or_default()
+        "it was attached with {}, and is taken over in no other way: {}",
+        disk.authentication.map(String::from).unwrap_or_default(),
+        entry::PROVE_AS_MUCH
     );
     if let Some(OtherHost { how, options }) = other_host(disk, &connection.host) {
         bail!("it was attached as {how}: {options} takes it over");
