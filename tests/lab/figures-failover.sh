@@ -93,7 +93,7 @@ round() {
     0) kinds='ublk kernel' ;;
     esac
     echo "$ends" | while read -r end; do
-        for kind in $kinds; do failover $kind "$end" </dev/null || return 1; done
+        for kind in $(in_order $kinds); do failover $kind "$end" </dev/null || return 1; done
     done
 }
 

@@ -61,13 +61,14 @@ pair() {
 }
 
 round() {
-    kernel_tls off
-    pair ours/ours
-    pair ours/ours,TLS-user
-    kernel_tls on
-    pair ours/ours,TLS-kernel
-    pair kernel/ours
-    pair kernel/ours,TLS
+    for handles in $(in_order off on); do
+        kernel_tls $handles
+        case $handles in
+        off) pairs='ours/ours ours/ours,TLS-user' ;;
+        on) pairs='ours/ours,TLS-kernel kernel/ours kernel/ours,TLS' ;;
+        esac
+        for name in $(in_order $pairs); do pair "$name"; done
+    done
 }
 
 modprobe nvme-tcp

@@ -44,11 +44,16 @@ in_turn() {
     done
 }
 
-# `rounds`: measures in five rounds, each of which is `round`.
+# `rounds`: measures in six rounds, each of which is `round`. $number is even in every other one.
 rounds() {
-    for number in 1 2 3 4 5; do
+    for number in 1 2 3 4 5 6; do
         step "round $number" round
     done
+}
+
+# `in_order WORD...`: the words, in every other round from the last to the first: A B C, C B A.
+in_order() {
+    for word in "$@"; do echo "$word"; done | if [ $((number % 2)) = 0 ]; then tac; else cat; fi
 }
 
 # `report PAIR...`: prints for each work the figures of each pair, one for each round, and the median of their ratios to
@@ -111,7 +116,7 @@ busy_target_stop() {
 PAIRS='kernel/kernel kernel/ours kernel/ours,busy ours/kernel ours/ours'
 
 round() {
-    for pair in $PAIRS; do
+    for pair in $(in_order $PAIRS); do
         initiator=${pair%/*}
         case ${pair#*/} in
         kernel) port=4420 nqn=$NQN ;;
