@@ -24,6 +24,7 @@ use anyhow::{Result, ensure};
 use nvme_proto::{HostId, Nqn, Nsid};
 use nvmf_host::Namespace;
 use nvmf_initiator::{HostIdentity, Options, PathOptions, PathPolicy, Preference, VerbsOptions};
+use nvmf_tls::Key;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -97,6 +98,9 @@ pub(crate) struct TargetArguments {
     /// File with the key for --tls, in the form NVMeTLSkey-1:…, which only its owner may read
     #[arg(long, value_name = "FILE")]
     tls_key_file: Option<PathBuf>,
+    /// The key of that file, where it was read before ([`paths::Further`])
+    #[arg(skip)]
+    key: Option<Key>,
     /// The key for --tls; better is --tls-key-file: others see a command's arguments
     #[arg(long, alias = "tls_key", value_name = "KEY", conflicts_with = "tls_key_file")]
     tls_key: Option<String>,

@@ -9,6 +9,7 @@ use crate::print::{chain, wrong_arguments};
 use anyhow::{Context, Result};
 use nvme_proto::Nqn;
 use nvmf_initiator::PathOptions;
+use nvmf_tls::read_key_file;
 use std::net::{Ipv4Addr, SocketAddr};
 
 /// A path that cannot be used with the options that are given: others may be.
@@ -35,10 +36,11 @@ impl Further {
 }
 
 impl NamespaceArguments {
-    /// How to connect over further paths, from whatever folder.
+    /// How to connect over further paths, from whatever folder, with the key that its file has now.
     pub(in crate::command) fn further(&self) -> Result<Further> {
         let mut target = self.target.clone();
-        target.tls_key_file = target.tls_key_file.map(std::path::absolute).transpose()?;
+        // Now: who serves the disk gives up the right to read another user's file.
+        target.key = target.tls_key_file.as_deref().map(read_key_file).transpose()?;
         Ok(Further { target, nqn: self.nqn })
     }
 }
@@ -206,10 +208,29 @@ mod tests {
     use super::super::tests::target;
     use super::*;
     use nvmf_initiator::TransportOptions;
+    use std::os::unix::fs::PermissionsExt;
 
     /// How a disk that was attached by this call gets further paths.
     fn further(call: &[&str]) -> Further {
         Further { target: target(call), nqn: "nqn.2026-11.com.example:disk".parse().unwrap() }
+    }
+
+    #[test]
+    fn path_of_later_has_the_key_that_its_file_had() {
+        let key = "NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:";
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("key");
+        std::fs::write(&file, key).unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let file = file.to_str().unwrap();
+        let nqn = "nqn.2026-11.com.example:disk".parse().unwrap();
+        let target = target(&["-a", "127.0.0.1", "--tls", "--tls-key-file", file]);
+        let namespace = NamespaceArguments { target, nqn, nsid: None, disk: None };
+        let further = namespace.further().unwrap();
+        // As for a server that may not read it any more.
+        std::fs::remove_file(file).unwrap();
+        further.path("127.0.0.3").unwrap();
+        assert!(namespace.further().is_err());
     }
 
     #[test]

@@ -76,11 +76,14 @@ impl TargetArguments {
 
     /// The key, if TLS is wanted.
     fn tls_options(&self) -> Result<Option<TlsOptions>> {
-        let options = match (self.tls, &self.tls_key_file, &self.tls_key) {
-            (false, ..) => return Ok(None),
-            (true, Some(path), _) => TlsOptions::new(read_key_file(path)?),
-            (true, None, Some(text)) => TlsOptions::new(parse_key(text)?),
-            (true, None, None) => TlsOptions::of_keyring(self.keyring()),
+        if !self.tls {
+            return Ok(None);
+        }
+        let options = match (&self.key, &self.tls_key_file, &self.tls_key) {
+            (Some(key), ..) => TlsOptions::new(key.clone()),
+            (None, Some(path), _) => TlsOptions::new(read_key_file(path)?),
+            (None, None, Some(text)) => TlsOptions::new(parse_key(text)?),
+            (None, None, None) => TlsOptions::of_keyring(self.keyring()),
         };
         Ok(Some(match self.identity_version() {
             None => options,
