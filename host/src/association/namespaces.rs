@@ -25,6 +25,8 @@ pub(super) struct Scan {
     unknown: Vec<Nsid>,
     /// It found something else than the one before.
     pub(super) changed: bool,
+    /// It failed, and there is to be another one.
+    pub(super) is_owed: bool,
 }
 
 impl Association {
@@ -57,9 +59,17 @@ impl Association {
         let outcome = reply.outcome;
         let lists = matches!(self.step, Step::ActiveNamespaces | Step::Log);
         if lists && self.state == State::Ready && !outcome.status.is_success() {
-            // What we knew is still good; I/O need not end for it. No event announces the change again.
+            let may_succeed = crate::status::is_retryable(outcome.status);
+            if self.config.purpose == Purpose::Io {
+                // No event announces the change again, and which disk is where is not known before a look succeeds.
+                self.scan.is_owed = true;
+                if !may_succeed {
+                    return succeeded("Identify (active namespaces)", outcome).map(drop);
+                }
+            }
+            // The log that we have is still good.
             self.settle(now);
-            if self.step == Step::Idle && crate::status::is_retryable(outcome.status) {
+            if self.step == Step::Idle && may_succeed {
                 self.keep_alive.scan_by(now.saturating_add(limits::RESCAN_DELAY));
             }
             return Ok(());
@@ -186,13 +196,13 @@ impl Association {
 
     fn on_scanned(&mut self, now: Duration, change: Action) {
         if self.state != State::Ready {
-            return self.on_first_scan(now);
+            return self.become_ready(now);
         }
         self.actions.push_back(change);
         self.settle(now);
     }
 
-    fn settle(&mut self, now: Duration) {
+    pub(super) fn settle(&mut self, now: Duration) {
         self.step = Step::Idle;
         self.step_deadline = None;
         self.scan_pace.end(now);
