@@ -99,20 +99,22 @@ CONFIG
     our_target_start
 }
 
-# The same with `poll = "busy"` on a third port. It runs only while it is measured, because it uses a whole processor.
-busy_target_start() {
-    sed "s/4421/4422/; s/$NQN.ours/$NQN.busy/; s/^\[target]/[target]\npoll = \"busy\"\nworkers = 1/" /run/target.toml >/run/busy.toml
-    nvmf-target serve --config /run/busy.toml >/run/busy.log 2>&1 &
-    echo $! >/run/busy.pid
-    wait_for 50 grep 'listening on' /run/busy.log
+# `third_target_start POLL`: the same with this `poll` on a third port. It runs only while it is measured: one that is busy uses a whole
+# processor, so it has one worker.
+third_target_start() {
+    sed "s/4421/4422/; s/$NQN.ours/$NQN.third/; s/^\[target]/[target]\npoll = \"$1\"/" /run/target.toml >/run/third.toml
+    case $1 in busy) sed -i 's/^poll = .*/&\nworkers = 1/' /run/third.toml ;; esac
+    nvmf-target serve --config /run/third.toml >/run/third.log 2>&1 &
+    echo $! >/run/third.pid
+    wait_for 50 grep 'listening on' /run/third.log
 }
 
-busy_target_stop() {
-    kill "$(cat /run/busy.pid)"
-    while kill -0 "$(cat /run/busy.pid)" 2>/dev/null; do sleep 0.1; done
+third_target_stop() {
+    kill "$(cat /run/third.pid)"
+    while kill -0 "$(cat /run/third.pid)" 2>/dev/null; do sleep 0.1; done
 }
 
-# Both targets run at once, on two ports; each initiator measures both in turn.
+# Both targets run at once, on two ports; each initiator measures both in turn, and ours with another `poll`, which is behind a comma.
 PAIRS='kernel/kernel kernel/ours kernel/ours,busy ours/kernel ours/ours'
 
 round() {
@@ -121,12 +123,12 @@ round() {
         case ${pair#*/} in
         kernel) port=4420 nqn=$NQN ;;
         ours) port=4421 nqn=$NQN.ours ;;
-        ours,busy) port=4422 nqn=$NQN.busy && busy_target_start ;;
+        ours,*) port=4422 nqn=$NQN.third && third_target_start ${pair#*,} ;;
         esac
         connect
         measure "$pair"
         disconnect
-        case ${pair#*/} in ours,busy) busy_target_stop ;; esac
+        case $pair in *,*) third_target_stop ;; esac
     done
 }
 

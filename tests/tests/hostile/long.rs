@@ -1,16 +1,15 @@
-//! Techniques of hostile peers, each for a time, against the built program: `cargo xtask hostile`. Two honest hosts, one over
-//! each transport, write and read back all the while.
+//! Techniques of hostile peers, each for a time, against the built program, or another target: `cargo xtask hostile`. An honest host
+//! over each transport writes and reads back all the while.
 
+use crate::site::Site;
 use crate::tcp::{Queue, transfer};
 use crate::{Host, StopAtEnd, host_without_answers, peer::Peer, sockets};
 use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
 use nvme_proto::{Cntlid, Nqn, SglDescriptor, Sqe};
-use nvmf_tests::process::{self, Target};
+use nvmf_tests::process;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -197,61 +196,6 @@ fn discovery(to: SocketAddr) -> Option<Peer> {
     Some(peer)
 }
 
-struct Site {
-    target: Target,
-    tcp: SocketAddr,
-    rdma: SocketAddr,
-    metrics: PathBuf,
-    _folder: tempfile::TempDir,
-}
-
-impl Site {
-    fn start() -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
-        let address = || SocketAddr::from(([127, 0, 0, 1], process::free_port().expect("a port")));
-        let (tcp, rdma, path) = (address(), address(), |name: &str| folder.path().join(name));
-        let config = format!(
-            "[target]\nworkers = 2\nbuffer_memory = \"16MiB\"\ncontrol_socket = \"{}\"\nstate_dir = \"{}\"\n\
-             [metrics]\nlisten = \"{}\"\n[[listener]]\naddress = \"{tcp}\"\ntransport = \"tcp\"\n[[listener]]\naddress = \
-             \"{rdma}\"\nprovider = \"iwarp\"\n[[subsystem]]\nnqn = \"{}\"\nallow_any_host = true\n\
-             [[subsystem.namespace]]\nnsid = 1\nmemory = \"16MiB\"\nblock_size = 512\n",
-            path("control").display(),
-            path("state").display(),
-            path("metrics").display(),
-            crate::subsystem()
-        );
-        std::fs::write(path("target.toml"), config).expect("a file");
-        let program = process::program("nvmf-target").expect("it is built");
-        let target = Target::serve(&program, &path("target.toml"), tcp, &path("log")).expect("it starts");
-        Self { target, tcp, rdma, metrics: path("metrics"), _folder: folder }
-    }
-
-    /// The sum of what it counted that is no work done.
-    fn counted(&self) -> f64 {
-        let mut socket = UnixStream::connect(&self.metrics).expect("it gives metrics");
-        socket.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("a request");
-        let mut text = String::new();
-        socket.read_to_string(&mut text).expect("an answer");
-        let is_fault = |line: &&str| {
-            ["closed", "rejected", "refused", "violations", "timeouts", "waits", "errors", "failed"]
-                .iter()
-                .any(|word| line.contains(word))
-                && !line.starts_with('#')
-        };
-        let values =
-            text.lines().filter(is_fault).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
-        values.sum()
-    }
-
-    fn resident(&self) -> u64 {
-        process::resident(self.target.pid()).expect("it runs")
-    }
-
-    fn descriptors(&self) -> usize {
-        process::descriptors(self.target.pid()).expect("it runs")
-    }
-}
-
 /// How long each operation of an honest host took.
 #[derive(Default)]
 struct Latencies(Mutex<Vec<Duration>>);
@@ -293,7 +237,7 @@ fn techniques_each_for_a_time_harm_nobody_else() {
     }));
     let seconds = std::env::var("NVMF_HOSTILE_SECONDS").map_or(10, |text| text.parse().expect("seconds"));
     let time = Duration::from_secs(seconds);
-    let (site, stop) = (Site::start(), AtomicBool::new(false));
+    let (site, stop) = (Site::of_this_run(), AtomicBool::new(false));
     let latencies = [(); 2].map(|()| Latencies::default());
     let mut wrong = Vec::new();
     std::thread::scope(|scope| {
@@ -305,10 +249,11 @@ fn techniques_each_for_a_time_harm_nobody_else() {
             latencies[0].go(stop, |round| io.verify(2 * round, 4096));
         });
         scope.spawn(move || {
-            let mut host = Host::connect(site.rdma);
+            let Some(rdma) = site.rdma else { return };
+            let mut host = Host::connect(rdma);
             latencies[1].go(stop, |round| host.verify(2 * round + 1, 4096));
         });
-        let take = || latencies.each_ref().map(Latencies::take);
+        let take = || [Some(latencies[0].take()), site.rdma.map(|_| latencies[1].take())];
         std::thread::sleep(time.min(Duration::from_secs(10)));
         println!(
             "{:<62} {:>17} {:>17} {:>9} {:>8} {:>6}",
@@ -321,14 +266,14 @@ fn techniques_each_for_a_time_harm_nobody_else() {
         );
         for technique in &TECHNIQUES {
             let (name, to) = match technique.over {
-                Over::Tcp => (format!("{} (TCP)", technique.name), site.tcp),
+                Over::Tcp => (format!("{} (TCP)", technique.name), Some(site.tcp)),
                 Over::Rdma => (format!("{} (RDMA)", technique.name), site.rdma),
             };
+            let Some(to) = to else { continue };
             // Alone, just before: the machine's speed is not always the same.
             latencies.iter().for_each(Latencies::clear);
             std::thread::sleep(time.min(Duration::from_secs(10)));
-            let (alone, before, counted, lines) =
-                (take(), site.resident(), site.counted(), site.target.log().lines().count());
+            let (alone, before, said) = (take(), site.resident(), site.said());
             let descriptors = site.descriptors();
             let ends = AtomicBool::new(false);
             let most = std::thread::scope(|scope| {
@@ -348,23 +293,30 @@ fn techniques_each_for_a_time_harm_nobody_else() {
                 most
             });
             let beside = take();
-            let (counted, lines) = (site.counted() - counted, site.target.log().lines().count() - lines);
+            let said = site.said().zip(said).map(|(now, before)| now - before);
             let more = most.saturating_sub(before);
-            let [tcp, rdma] =
-                [0, 1].map(|at| format!("{} -> {}", alone[at].as_micros(), beside[at].as_micros()));
+            let both = [0, 1].map(|at| alone[at].zip(beside[at]));
+            let [tcp, rdma] = both.map(|it| {
+                it.map_or(String::new(), |(alone, beside)| {
+                    format!("{} -> {}", alone.as_micros(), beside.as_micros())
+                })
+            });
+            let (counted, lines) =
+                said.map_or_else(Default::default, |said| (said.counted.to_string(), said.lines.to_string()));
             println!(
                 "{name:<62} {tcp:>17} {rdma:>17} {:>9.1} {counted:>8} {lines:>6}",
                 more as f64 / f64::from(1 << 20)
             );
-            let is_slow =
-                |at: usize| beside[at] > alone[at].mul_f64(SLOWER_MAX) && beside[at] > alone[at] + TURN;
-            if is_slow(0) || is_slow(1) {
+            let is_slow = |&(alone, beside): &(Duration, Duration)| {
+                beside > alone.mul_f64(SLOWER_MAX) && beside > alone + TURN
+            };
+            if both.iter().flatten().any(is_slow) {
                 wrong.push(format!("{name}: honest hosts are slower"));
             }
             if more > MEMORY_MAX {
                 wrong.push(format!("{name}: {more} bytes more"));
             }
-            if lines > LINES_MAX.0 + LINES_MAX.1 * seconds as usize {
+            if said.is_some_and(|said| said.lines > LINES_MAX.0 + LINES_MAX.1 * seconds as usize) {
                 wrong.push(format!("{name}: {lines} lines in the log"));
             }
             let rests = process::until_within("at rest", Duration::from_secs(150), || {

@@ -2,6 +2,7 @@
 
 mod long;
 mod peer;
+mod site;
 mod tcp;
 
 use nvme_proto::{Cntlid, HostId, Nqn, Nsid};

@@ -9,8 +9,15 @@ use anyhow::Result;
 /// Measures one side in one round.
 pub(super) type Measure<'a> = Box<dyn FnMut() -> Result<f64> + 'a>;
 
-/// What came of that, and how many of both cores were busy meanwhile.
-type Measured = (f64, Option<f64>);
+/// What came of that.
+#[derive(Clone)]
+struct Measured {
+    figure: f64,
+    /// How many of both cores were busy meanwhile.
+    busy: Option<f64>,
+    /// Whether the cores were far apart ([`Pace`]).
+    is_slow: bool,
+}
 
 /// Another implementation with the same workload.
 pub(super) struct Peer<'a> {
@@ -32,6 +39,8 @@ pub(super) struct Comparison<'a> {
     pub(super) peers: Vec<Peer<'a>>,
     /// Most rounds, because one takes long.
     pub(super) rounds_max: u32,
+    /// Measurements that did not run at first.
+    pub(super) repeated: u32,
 }
 
 /// Result of a comparison with one peer, or of our figure alone.
@@ -47,6 +56,10 @@ pub(super) struct Entry {
     /// How many of both cores were busy while ours was measured, and while the peer was, with everything that started
     /// and stopped then.
     pub(super) busy: (Option<Spread>, Option<Spread>),
+    /// How many of these measurements were made while the cores were far apart, and of how many.
+    pub(super) apart: (usize, usize),
+    /// How many measurements of the comparison did not run at first, and were made again.
+    pub(super) repeated: u32,
     /// Why there is no figure.
     pub(super) missing: Option<String>,
     /// Whether our own side did not run.
@@ -65,6 +78,8 @@ impl Entry {
             ratio: None,
             goal: None,
             busy: (None, None),
+            apart: (0, 0),
+            repeated: 0,
             missing: Some(did_not_run(error)),
             failed: true,
         }
@@ -88,7 +103,7 @@ impl<'a> Comparison<'a> {
         ours: Result<Measure<'a>, String>,
         peers: Vec<Peer<'a>>,
     ) -> Self {
-        Self { what, unit, ours, goal: None, peers, rounds_max: u32::MAX }
+        Self { what, unit, ours, goal: None, peers, rounds_max: u32::MAX, repeated: 0 }
     }
 
     /// A measurement of this project alone.
@@ -96,8 +111,8 @@ impl<'a> Comparison<'a> {
         Self { goal: Some(goal), ..Self::new(what, unit, Ok(ours), Vec::new()) }
     }
 
-    /// Measures all sides alternately, for `rounds` rounds: A B C, C B A, so that a machine that becomes slower or
-    /// faster meanwhile favours none. Ends when our own side does not run.
+    /// Measures all sides alternately, for `rounds` rounds ([`order`]), so that a machine that becomes slower or faster meanwhile
+    /// favours none. Ends when our own side does not run.
     pub(super) fn run(mut self, rounds: u32, cores: Cores, pace: &mut Pace<'_>) -> Vec<Entry> {
         // Ours is the first.
         let mut figures: Vec<Vec<Measured>> = vec![Vec::new(); 1 + self.peers.len()];
@@ -105,21 +120,17 @@ impl<'a> Comparison<'a> {
         let rounds = if is_here { rounds.min(self.rounds_max) } else { 0 };
         for round in 1..=rounds {
             let mut line = format!("{}, round {round} of {rounds}:", self.what);
-            let mut sides: Vec<usize> = (0..figures.len()).collect();
-            if round % 2 == 0 {
-                sides.reverse();
-            }
             pace.begin_round();
-            for side in sides {
+            for side in order(figures.len(), round) {
                 let measured = pace.measure(|| {
                     let before = Busy::now(cores);
                     let figure = self.measure(side)?;
                     Some((figure, before.and_then(|before| Some(Busy::now(cores)?.since(before)))))
                 });
-                let Some((figure, busy)) = measured else { continue };
+                let Some(((figure, busy), is_slow)) = measured else { continue };
                 let name = side.checked_sub(1).map_or("ours", |peer| self.peers[peer].name);
                 line += &format!(" {name} {},", self.unit.show(figure));
-                figures[side].push((figure, busy));
+                figures[side].push(Measured { figure, busy, is_slow });
             }
             println!("{}", line.trim_end_matches(','));
             if self.ours.is_err() {
@@ -137,8 +148,13 @@ impl<'a> Comparison<'a> {
             Some(peer) => (self.peers[peer].name, &mut self.peers[peer].measure),
         };
         let run = measure.as_mut().ok()?;
-        // Who fails is measured once more, because most failures are transient.
-        match run().or_else(|_| run()) {
+        // Who fails is measured once more, because most failures are transient. The table says how often.
+        let measured = run().or_else(|error| {
+            eprintln!("{}, {name}: did not run, and is measured again: {error:#}", self.what);
+            self.repeated += 1;
+            run()
+        });
+        match measured {
             Ok(figure) => Some(figure),
             // Who fails again is reported in its row, and the others continue.
             Err(error) => {
@@ -150,9 +166,10 @@ impl<'a> Comparison<'a> {
     }
 
     fn entries(&self, is_here: bool, ours: &[Measured], theirs: &[Vec<Measured>]) -> Vec<Entry> {
-        let busy = |all: &[Measured]| Spread::of(all.iter().filter_map(|(_, busy)| *busy));
-        let figures = |all: &[Measured]| all.iter().map(|(figure, _)| *figure).collect::<Vec<_>>();
-        let ours_busy = busy(ours);
+        let busy = |all: &[Measured]| Spread::of(all.iter().filter_map(|it| it.busy));
+        let figures = |all: &[Measured]| all.iter().map(|it| it.figure).collect::<Vec<_>>();
+        let slow = |all: &[Measured]| all.iter().filter(|it| it.is_slow).count();
+        let (ours_busy, ours_slow) = (busy(ours), slow(ours));
         let ours = figures(ours);
         let alone = Entry {
             what: self.what.clone(),
@@ -163,6 +180,8 @@ impl<'a> Comparison<'a> {
             ratio: None,
             goal: self.goal,
             busy: (ours_busy, None),
+            apart: (ours_slow, ours.len()),
+            repeated: self.repeated,
             missing: self.ours.as_ref().err().cloned(),
             failed: is_here && self.ours.is_err(),
         };
@@ -174,6 +193,7 @@ impl<'a> Comparison<'a> {
             theirs: Spread::of(figures(theirs)),
             ratio: Spread::of_ratios(&ours, &figures(theirs)),
             busy: (ours_busy, busy(theirs)),
+            apart: (ours_slow + slow(theirs), ours.len() + theirs.len()),
             goal: peer.goal,
             missing: self.ours.as_ref().err().or(peer.measure.as_ref().err()).cloned(),
             ..alone.clone()
@@ -182,8 +202,19 @@ impl<'a> Comparison<'a> {
     }
 }
 
+/// In which order so many sides are measured in a round, from 1 on. Each is first, second and so on equally often in six rounds of
+/// two or three sides: A B C, C B A; B C A, A C B; C A B, B A C.
+fn order(sides: usize, round: u32) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..sides).collect();
+    order.rotate_left((round as usize - 1) / 2 % sides);
+    if round.is_multiple_of(2) {
+        order.reverse();
+    }
+    order
+}
+
 /// With the last line of an error, which usually contains the cause.
-fn did_not_run(error: &anyhow::Error) -> String {
+pub(super) fn did_not_run(error: &anyhow::Error) -> String {
     let text = error.root_cause().to_string();
     format!("did not run: {}", text.trim_end().lines().next_back().unwrap_or_default())
 }
@@ -212,11 +243,37 @@ mod tests {
         let peers = vec![peer("b", Ok(side('b', 50.0))), peer("c", Err("not here: install c".into()))];
         let comparison = Comparison::new("reads".into(), Unit::Iops, Ok(side('a', 100.0)), peers);
         let entries = comparison.run(4, CORES, &mut Pace::by(Box::new(|| 1.0)));
-        assert_eq!(*order.borrow(), "abbaabba");
-        assert_eq!(entries[0].ratio.unwrap().median, 2.0);
+        assert_eq!(*order.borrow(), "abbabaab");
+        assert_eq!((entries[0].ratio.unwrap().median, entries[0].apart), (2.0, (0, 8)));
         assert_eq!(entries[0].status(), Some(GoalStatus::Aim));
         assert_eq!(entries[1].missing.as_deref(), Some("not here: install c"));
         assert_eq!(entries[1].status(), None);
+    }
+
+    #[test]
+    fn each_side_has_each_place_equally_often() {
+        for sides in 1..=3 {
+            for side in 0..sides {
+                let place = |round| order(sides, round).iter().position(|it| *it == side).unwrap();
+                let places: Vec<_> = (1..=6).map(place).collect();
+                for at in 0..sides {
+                    let count = places.iter().filter(|place| **place == at).count();
+                    assert_eq!(count, 6 / sides, "side {side} of {sides} at {at}: {places:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn measurement_that_did_not_run_at_first_is_counted() {
+        let mut tries = 0;
+        let ours: Measure<'_> = Box::new(|| {
+            tries += 1;
+            if tries == 1 { anyhow::bail!("it broke") } else { Ok(1.0) }
+        });
+        let comparison = Comparison::new("reads".into(), Unit::Iops, Ok(ours), Vec::new());
+        let entries = comparison.run(2, CORES, &mut Pace::by(Box::new(|| 1.0)));
+        assert_eq!((entries[0].repeated, entries[0].failed, entries[0].missing.as_deref()), (1, false, None));
     }
 
     #[test]

@@ -21,10 +21,12 @@ pub(super) fn processor(site: &Site, hosts: u16, io_queues: u16) -> Result<f64> 
     let settings = "queue_depth = 32\nbuffer_memory = \"512MiB\"\nconnections = 2048";
     let export = Export { target: settings.into(), ..Export::memory(Transport::Iwarp, Polling::Default) };
     let target = ours::serve(site, &export)?;
-    let connections = connect(site, &target, hosts, io_queues, 32)?;
+    let mut connections = connect(site, &target, hosts, io_queues, 32)?;
     let before = process::cpu_time(target.pid())?;
     std::thread::sleep(Duration::from_secs(site.idle_seconds));
     let used = process::cpu_time(target.pid())?.saturating_sub(before);
+    // Of hosts that have gone an idle target would have less to do.
+    connections.check()?;
     drop(connections);
     target.stop()?;
     Ok(used.as_secs_f64() / site.idle_seconds as f64)

@@ -1,6 +1,6 @@
 //! Description of the machine, and how busy its cores are.
 
-use super::site::Cores;
+use super::site::{Cores, Site};
 use super::spdk;
 use crate::{lab, step};
 use anyhow::{Context, Result};
@@ -13,7 +13,8 @@ const LOOK: Duration = Duration::from_secs(2);
 const TICKS: f64 = 100.0;
 
 /// Describes the machine and the programs: processor, cores, kernel, date, versions, and what else it does.
-pub(super) fn facts(cores: Cores, other_work: f64) -> Result<String> {
+pub(super) fn facts(site: &Site, other_work: f64) -> Result<String> {
+    let cores = site.cores;
     let info = std::fs::read_to_string("/proc/cpuinfo").context("cannot read /proc/cpuinfo")?;
     let model = model(&info).unwrap_or("unknown processor");
     let guest = if is_guest(&info) { " of a virtual machine" } else { "" };
@@ -29,7 +30,7 @@ pub(super) fn facts(cores: Cores, other_work: f64) -> Result<String> {
         programs.extend(first_line(program, &[argument]));
     }
     if spdk::missing().is_none() {
-        let pages = if spdk::has_hugepages() { "in hugepages" } else { "with --no-huge" };
+        let pages = if site.hugepages { "in hugepages" } else { "with --no-huge" };
         let version = first_line("nvmf_tgt", &["--version"]).unwrap_or("SPDK".into());
         programs.push(format!("{version} {pages}"));
     }

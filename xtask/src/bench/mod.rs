@@ -62,8 +62,8 @@ pub(crate) struct Bench {
     /// Write the table and its chart into docs/PERFORMANCE.md and docs/performance.svg. Needs cores that nothing else uses
     #[arg(long, conflicts_with = "only")]
     publish: bool,
-    /// Number of rounds; each round measures every side once
-    #[arg(long, default_value_t = 5)]
+    /// Number of rounds; each round measures every side once. In six, each is first, second or third equally often
+    #[arg(long, default_value_t = 6)]
     rounds: u32,
     /// Duration of each measurement, in seconds
     #[arg(long, default_value_t = 10)]
@@ -77,8 +77,8 @@ pub(crate) struct Bench {
     /// Print the commands that are run
     #[arg(long, short)]
     verbose: bool,
-    /// Also run the kernel lab's scenarios figures-rxe, figures-tcp, figures-tls, figures-ublk-rxe, figures-ublk-tcp, figures-vhost
-    /// and figures-failover
+    /// Also run the kernel lab's scenarios figures-rxe, figures-tcp, figures-tls, figures-ublk-rxe, figures-ublk-tcp, figures-vhost,
+    /// figures-failover and figures-load
     #[arg(long)]
     lab: bool,
     /// Write HTML pages with plots of nvmf-bench's last rounds into this folder
@@ -96,6 +96,7 @@ impl Bench {
             "--rounds, --seconds and --idle-seconds must be at least 1"
         );
         ensure!(step::on_path("taskset"), "taskset is missing: install util-linux");
+        pace::check(self.cores)?;
         let build = ["build", "--release", "-p", "nvmf-target", "-p", "nvmf-cli", "-p", "nvmf-bench"];
         step::run("building nvmf-target, nvmf and nvmf-bench (release)", &mut step::cargo(&build))?;
         let other_work = machine::other_work(self.cores)?;
@@ -126,12 +127,8 @@ impl Bench {
                 }
             }
         }
-        let lab = if self.lab { kernel::measure() } else { Ok(Vec::new()) };
-        let lab = lab.unwrap_or_else(|error| {
-            eprintln!("the kernel lab: {error:#}");
-            vec![Entry::of_failure("the kernel lab".into(), &error)]
-        });
-        let machine = format!("{}. {}", machine::facts(self.cores, other_work)?, pace.said());
+        let lab = if self.lab { kernel::measure() } else { Vec::new() };
+        let machine = format!("{}. {}", machine::facts(&site, other_work)?, pace.said());
         let table = Table { machine, rounds: self.rounds, seconds: self.seconds, entries, lab };
         println!("\n{}", table.text());
         let all = [&table.entries[..], &table.lab[..]].concat();
@@ -157,6 +154,7 @@ impl Bench {
             cores: self.cores,
             seconds: self.seconds,
             idle_seconds: self.idle_seconds,
+            hugepages: spdk::has_hugepages(),
             verbose: self.verbose,
             folder,
             _cleanup: cleanup,

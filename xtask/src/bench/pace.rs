@@ -71,8 +71,8 @@ impl<'a> Pace<'a> {
     }
 
     /// Measures while the machine is as fast as at its best or, where that was waited for in vain, as it was for the round's
-    /// first side; measures again if it did not stay so.
-    pub(super) fn measure<T>(&mut self, mut run: impl FnMut() -> Option<T>) -> Option<T> {
+    /// first side; measures again if it did not stay so. Gives what was measured, and whether the machine was slow.
+    pub(super) fn measure<T>(&mut self, mut run: impl FnMut() -> Option<T>) -> Option<(T, bool)> {
         let wanted = self.round.unwrap_or(false);
         let mut again = AGAIN_MAX;
         loop {
@@ -87,7 +87,7 @@ impl<'a> Pace<'a> {
             self.measured += 1;
             self.slow += u32::from(before);
             self.mixed += u32::from(is_mixed);
-            return Some(figure);
+            return Some((figure, before));
         }
     }
 
@@ -115,6 +115,12 @@ impl<'a> Pace<'a> {
         self.best = self.best.max(now);
         now < self.best * SHARE_MIN
     }
+}
+
+/// That this machine has these cores, and this process may use them.
+pub(super) fn check(cores: Cores) -> Result<()> {
+    let bound = |core| std::thread::spawn(move || bind(core)).join().expect("it does not panic");
+    bound(cores.target).and_then(|()| bound(cores.initiator))
 }
 
 /// Round trips of a cache line between the cores, in a second.
@@ -154,9 +160,9 @@ fn round_trips(cores: Cores) -> Result<f64> {
 
 fn bind(core: usize) -> Result<()> {
     let mut set = CpuSet::new();
-    set.set(core)
-        .and_then(|()| sched_setaffinity(Pid::from_raw(0), &set))
-        .with_context(|| format!("there is no core {core}"))
+    set.set(core).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set)).with_context(|| {
+        format!("this process cannot be bound to core {core}: --cores names two that it may use")
+    })
 }
 
 #[cfg(test)]
@@ -170,7 +176,7 @@ mod tests {
         let mut pace = Pace::by(Box::new(|| paces.next().unwrap()));
         assert!(!pace.is_slow());
         let mut figures = [1, 2].into_iter();
-        assert_eq!(pace.measure(|| figures.next()), Some(2));
+        assert_eq!(pace.measure(|| figures.next()), Some((2, false)));
         assert_eq!((pace.measured, pace.slow, pace.mixed), (1, 0, 0));
         assert!(pace.said().contains("in 0 of 1 measurements"), "{}", pace.said());
     }
@@ -185,7 +191,7 @@ mod tests {
         assert!(!pace.is_slow());
         for _ in 0..1000 {
             pace.begin_round();
-            assert_eq!(pace.measure(|| Some(())), Some(()));
+            assert_eq!(pace.measure(|| Some(())), Some(((), true)));
         }
         assert_eq!((pace.measured, pace.slow, pace.mixed), (1000, 1000, 0));
         assert_eq!(pace.measure(|| None::<()>), None, "nothing came of it");

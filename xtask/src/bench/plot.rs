@@ -117,6 +117,8 @@ mod tests {
             ratio,
             goal: None,
             busy: (None, None),
+            apart: (0, 0),
+            repeated: 0,
             missing: None,
             failed: false,
         };

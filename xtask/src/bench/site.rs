@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::sync::mpsc;
 use std::time::Duration;
 
 /// The cores of the target and of the initiator.
@@ -51,6 +52,8 @@ pub(super) struct Site {
     pub(super) _cleanup: Cleanup,
     /// Folder of this project's programs.
     pub(super) programs: PathBuf,
+    /// Whether SPDK's programs have hugepages: all of a run, or none.
+    pub(super) hugepages: bool,
     /// Print every command that is measured.
     pub(super) verbose: bool,
     /// Folder for the HTML pages of `nvmf-bench`.
@@ -159,22 +162,40 @@ impl Drop for Server {
 pub(super) struct Background {
     child: Child,
     input: Option<ChildStdin>,
+    /// What it says of what goes wrong.
+    said: PathBuf,
 }
 
 impl Background {
-    /// Starts it, and waits for the line that it prints when it is ready.
+    /// Starts it, and waits for the line that it prints when it is ready, as long as a program may take.
     pub(super) fn start(site: &Site, mut command: Command) -> Result<Self> {
         site.show(&command);
         let said = site.folder.join("background.log");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(std::fs::File::create(&said)?);
         let mut child = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
         let output = child.stdout.take().context("it has no output")?;
-        let background = Self { input: child.stdin.take(), child };
-        let mut line = String::new();
-        BufReader::new(output).read_line(&mut line)?;
-        let said = std::fs::read_to_string(said).unwrap_or_default();
-        ensure!(!line.is_empty(), "{command:?} ended immediately:\n{}", tail(&said));
+        let background = Self { input: child.stdin.take(), child, said };
+        let (tell, told) = mpsc::channel();
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            let _ = BufReader::new(output).read_line(&mut line);
+            tell.send(line)
+        });
+        let line = told.recv_timeout(process::TIMEOUT);
+        let line = line.with_context(|| format!("{command:?} says nothing:\n{}", background.said()))?;
+        ensure!(!line.is_empty(), "{command:?} ended immediately:\n{}", background.said());
         Ok(background)
+    }
+
+    /// That it has worked until now.
+    pub(super) fn check(&mut self) -> Result<()> {
+        let ended = self.child.try_wait()?;
+        ensure!(ended.is_none(), "what went on beside the measurement ended:\n{}", self.said());
+        Ok(())
+    }
+
+    fn said(&self) -> String {
+        tail(&std::fs::read_to_string(&self.said).unwrap_or_default()).to_owned()
     }
 }
 

@@ -63,9 +63,9 @@ pub(super) fn has_hugepages() -> bool {
     free >= 2 * MEMORY_MB
 }
 
-/// Memory options: hugepages if there are enough, otherwise ordinary pages.
-fn memory(megabytes: u64) -> Vec<String> {
-    let ordinary = (!has_hugepages()).then(|| "--no-huge".to_owned());
+/// Memory options: hugepages if there were enough when the run began, otherwise ordinary pages.
+fn memory(site: &Site, megabytes: u64) -> Vec<String> {
+    let ordinary = (!site.hugepages).then(|| "--no-huge".to_owned());
     ordinary.into_iter().chain(["-s".into(), megabytes.to_string()]).collect()
 }
 
@@ -106,7 +106,7 @@ fn serve(site: &Site) -> Result<(Server, SocketAddr)> {
     let mut serve = std::process::Command::new(target().context("no SPDK target")?);
     serve
         .args(["-m", &mask(site.cores.target)])
-        .args(memory(MEMORY_MB))
+        .args(memory(site, MEMORY_MB))
         .arg("-r")
         .arg(&socket)
         .arg("-c")
@@ -123,7 +123,7 @@ pub(super) fn perf(
     workload: &Workload,
 ) -> Result<Report> {
     let mut perf = std::process::Command::new("spdk_nvme_perf");
-    perf.args(["-c", &mask(site.cores.initiator)]).args(memory(MEMORY_MB / 2));
+    perf.args(["-c", &mask(site.cores.initiator)]).args(memory(site, MEMORY_MB / 2));
     perf.args(["-q", &workload.iodepth.to_string(), "-o", &workload.bs.to_string(), "-w", workload.rw]);
     perf.args(["-t", &site.seconds.to_string(), "-a", &site.warm_up().to_string()]);
     perf.args(transport.perf_options());

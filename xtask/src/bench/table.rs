@@ -28,14 +28,14 @@ impl Table {
         let Self { machine, rounds, seconds, .. } = self;
         let mut text = format!(
             "{machine}. Medians of {rounds} rounds of {seconds} s, ours and the peer's in turn, in the opposite order \
-             every other round.\n\n"
+             every other round. *Apart*: how many of a line's measurements were made while a cache line took twice as long.\n\n"
         );
         lines(&mut text, &self.entries);
         if !self.lab.is_empty() {
             let rounds = kernel::ROUNDS;
             let _ = write!(
                 text,
-                "\nThe kernel lab: a guest with two processors{}. Medians of {rounds} rounds of 3 s.\n\n",
+                "\nThe kernel lab: a guest with two processors{}. Medians of {rounds} rounds.\n\n",
                 if lab::is_emulated() {
                     " that are emulated in software: its ratios say little about a real machine, and its rates nothing"
                 } else {
@@ -69,9 +69,9 @@ fn replace(document: &str, table: &str) -> Option<String> {
 
 fn lines(text: &mut String, entries: &[Entry]) {
     text.push_str(
-        "| what | ours | against | theirs | ratio (least to most) | at least | aim | | cores busy |\n",
+        "| what | ours | against | theirs | ratio (least to most) | at least | aim | | cores busy | apart |\n",
     );
-    text.push_str("|---|---|---|---|---|---|---|---|---|\n");
+    text.push_str("|---|---|---|---|---|---|---|---|---|---|\n");
     for entry in entries {
         let _ = writeln!(text, "{}", line(entry));
     }
@@ -84,13 +84,16 @@ fn line(entry: &Entry) -> String {
     let ratio =
         if alone { entry.ours.map(|spread| own_spread(spread, unit)) } else { entry.ratio.map(ratio) };
     let bounds = entry.goal.map_or(["–".into(), "–".into()], |goal| bounds(goal, unit, alone));
-    let status = match (&entry.missing, entry.status()) {
+    let mut status = match (&entry.missing, entry.status()) {
         (Some(missing), _) => missing.replace('|', "/").replace('\n', " "),
         (None, Some(status)) => status.show().into(),
         (None, None) => String::new(),
     };
+    if entry.repeated > 0 {
+        let _ = write!(status, " ({} did not run at first)", entry.repeated);
+    }
     format!(
-        "| {} | {} | {} | {} | {} | {} | {} | {status} | {} |",
+        "| {} | {} | {} | {} | {} | {} | {} | {status} | {} | {} |",
         entry.what,
         figure(entry.ours),
         entry.peer.unwrap_or("–"),
@@ -99,7 +102,13 @@ fn line(entry: &Entry) -> String {
         bounds[0],
         bounds[1],
         busy(entry.busy),
+        apart(entry.apart),
     )
+}
+
+/// How many measurements were made while the cores were far apart.
+fn apart((slow, all): (usize, usize)) -> String {
+    if all == 0 { String::new() } else { format!("{slow} of {all}") }
 }
 
 /// How many cores both sides kept busy.
@@ -141,6 +150,8 @@ mod tests {
             ratio: spread(2.0),
             goal: Some(Goal { least: 1.2, aim: 2.0 }),
             busy: (spread(2.0), spread(1.25)),
+            apart: (3, 10),
+            repeated: 0,
             missing: None,
             failed: false,
         }
@@ -150,26 +161,42 @@ mod tests {
     fn row_has_figures_ratio_and_status() {
         assert_eq!(
             line(&entry()),
-            "| 4 KiB random read | 500 k/s | peer | 250 k/s | **2.00** (1.50 to 4.00) | ≥ 1.2 | ≥ 2 | met | 2.0, 1.2 |"
+            "| 4 KiB random read | 500 k/s | peer | 250 k/s | **2.00** (1.50 to 4.00) | ≥ 1.2 | ≥ 2 | met | 2.0, 1.2 | 3 of 10 |"
         );
     }
 
     #[test]
     fn missing_peer_has_no_figures() {
         let missing = Some("not here: install fio".into());
-        let line = line(&Entry { theirs: None, ratio: None, missing, busy: (None, None), ..entry() });
-        assert!(line.ends_with("| peer | – | – | ≥ 1.2 | ≥ 2 | not here: install fio |  |"), "{line}");
+        let line =
+            line(&Entry { theirs: None, ratio: None, missing, busy: (None, None), apart: (0, 0), ..entry() });
+        assert!(line.ends_with("| peer | – | – | ≥ 1.2 | ≥ 2 | not here: install fio |  |  |"), "{line}");
     }
 
     #[test]
     fn figure_without_peer_is_compared_with_goal() {
         let goal = Some(Goal { least: 0.01, aim: 0.0005 });
         let ours = Some(Spread { count: 3, least: 0.001, median: 0.002, most: 0.004 });
-        let busy = (None, None);
-        let entry =
-            Entry { peer: None, theirs: None, ratio: None, goal, ours, busy, unit: Unit::Core, ..entry() };
+        let (busy, apart) = ((None, None), (0, 0));
+        let entry = Entry {
+            apart,
+            repeated: 1,
+            peer: None,
+            theirs: None,
+            ratio: None,
+            goal,
+            ours,
+            busy,
+            unit: Unit::Core,
+            ..entry()
+        };
         let line = line(&entry);
-        assert!(line.ends_with("| ≤ 1.00 % of a core | ≤ 0.05 % of a core | met |  |"), "{line}");
+        assert!(
+            line.ends_with(
+                "| ≤ 1.00 % of a core | ≤ 0.05 % of a core | met (1 did not run at first) |  |  |"
+            ),
+            "{line}"
+        );
     }
 
     #[test]

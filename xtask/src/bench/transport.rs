@@ -26,6 +26,15 @@ impl Transport {
         }
     }
 
+    /// Its part of the name of an HTML page, which no other has.
+    pub(super) fn page(self) -> &'static str {
+        match self {
+            Self::Iwarp | Self::Tcp => self.name(),
+            Self::TcpDigests => "tcp-digests",
+            Self::TcpTls => "tcp-tls",
+        }
+    }
+
     /// Lines of our target's `[[listener]]`. Digests are the host's choice.
     pub(super) fn listener(self) -> &'static str {
         match self {

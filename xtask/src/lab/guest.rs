@@ -2,7 +2,7 @@
 
 use super::host::Host;
 use super::image::{Image, Kernel};
-use super::machine::{Machine, Second, System};
+use super::machine::{Clock, Machine, Second, System};
 use super::programs::Programs;
 use super::scenario::{self, Case};
 use crate::{ceph, step};
@@ -38,6 +38,9 @@ const KERNEL_ERRORS: [&str; 9] = [
     "UBSAN:",
     "soft lockup",
 ];
+
+/// How many times as long all may take where one thread emulates all processors.
+const INSTRUCTION_CLOCK_TIMES: u32 = 4;
 
 fn boot_time_max(system: System) -> Duration {
     match system {
@@ -99,6 +102,7 @@ struct Boot<'a> {
     /// What the kernel's command line has beside the usual.
     options: &'a str,
     system: System,
+    clock: Clock,
     /// With an empty NVMe drive.
     nvme: bool,
     /// With a disk that `nvmf serve-vhost` serves, and a virtio disk on a file in memory.
@@ -148,6 +152,7 @@ impl Guest {
                 // With a disk from the host, idle processors leave the host's to who serves it.
                 options: if scenario.alone && !scenario.vhost { POLL_WHEN_IDLE } else { "" },
                 system,
+                clock: case.clock,
                 nvme: scenario.nvme,
                 vhost: scenario.vhost,
                 vhost_root: scenario.vhost_root,
@@ -158,7 +163,11 @@ impl Guest {
             };
             let mut guest = Self::boot(&boot, programs, &folder, Stdio::piped())?;
             let output = guest.emulator.stdout.take().context("the emulator has no output")?;
-            let limits = (boot_time_max(system), scenario.time_max);
+            let times = match case.clock {
+                Clock::Host => 1,
+                Clock::Instructions => INSTRUCTION_CLOCK_TIMES,
+            };
+            let limits = (boot_time_max(system) * times, scenario.time_max * times);
             let Some(outcome) = guest.follow(&lines_of(output), &name, limits, verbose)? else {
                 println!("{name}: (the guest ended while it booted; restarting it)");
                 continue;
@@ -222,6 +231,7 @@ impl Guest {
             kernel: boot.kernel,
             options: boot.options,
             system: boot.system,
+            clock: boot.clock,
             folder: &folder,
             share: &share,
             port: Some(guest_port),
@@ -333,6 +343,7 @@ pub(super) fn shell(image: &Image, kernel: Kernel, programs: &Programs) -> Resul
         kernel,
         options: "",
         system,
+        clock: Clock::Host,
         nvme: true,
         vhost: false,
         vhost_root: false,

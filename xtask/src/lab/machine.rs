@@ -22,6 +22,17 @@ pub(super) enum System {
     Systemd,
 }
 
+/// What a machine's clock follows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Clock {
+    /// The clock of the machine that it runs on.
+    #[default]
+    Host,
+    /// The instructions that its processors execute, 2 ns each: what else the machine does changes no figure. One thread emulates all
+    /// processors.
+    Instructions,
+}
+
 /// A machine to be started.
 #[derive(Clone, Copy)]
 pub(super) struct Machine<'a> {
@@ -30,6 +41,7 @@ pub(super) struct Machine<'a> {
     /// What the kernel's command line has beside the usual.
     pub(super) options: &'a str,
     pub(super) system: System,
+    pub(super) clock: Clock,
     /// Where `kernel.log` goes, and the sockets of the network between machines are.
     pub(super) folder: &'a Path,
     /// The folder that it has as /share.
@@ -59,9 +71,9 @@ impl Machine<'_> {
         let lan = self.number.map(|number| format!("lan=10.0.3.{number}")).unwrap_or_default();
         let mut command = Command::new("qemu-system-x86_64");
         command
-            .args((!is_emulated()).then_some(["-accel", "kvm"]).into_iter().flatten())
             // The first accelerator that can be had is taken.
-            .args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", &MEMORY_MIB.to_string()])
+            .args(accelerators(self.clock))
+            .args(["-cpu", "max", "-smp", "2", "-m", &MEMORY_MIB.to_string()])
             .args(["-nodefaults", "-display", "none"])
             // Its disk stays as it is when it reboots by itself.
             .args((self.system == System::Script).then_some("-no-reboot"))
@@ -115,6 +127,14 @@ impl Machine<'_> {
 
     fn kernel_log(&self) -> PathBuf {
         self.folder.join(if self.number == Some(2) { "second.log" } else { "kernel.log" })
+    }
+}
+
+fn accelerators(clock: Clock) -> &'static [&'static str] {
+    match clock {
+        Clock::Instructions => &["-accel", "tcg,thread=single", "-icount", "shift=1,sleep=off,align=off"],
+        Clock::Host if is_emulated() => &["-accel", "tcg,thread=multi"],
+        Clock::Host => &["-accel", "kvm", "-accel", "tcg,thread=multi"],
     }
 }
 

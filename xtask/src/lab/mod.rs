@@ -23,6 +23,7 @@ use crate::{packages, step};
 use anyhow::{Context, Result, bail, ensure};
 use guest::{Guest, Outcome, Verdict};
 use image::{Image, Kernel};
+use machine::Clock;
 use matrix::Matrix;
 use programs::Programs;
 use scenario::{Case, Scenario};
@@ -60,7 +61,7 @@ enum Command {
     },
 }
 
-#[derive(clap::Args)]
+#[derive(clap::Args, Default)]
 pub(crate) struct Run {
     /// Names of scenarios, as shown by `list`
     #[arg(required_unless_present_any = ["all", "quick"])]
@@ -80,6 +81,10 @@ pub(crate) struct Run {
     /// Take nvmf-target and nvmf from this folder, instead of building them (release)
     #[arg(long, value_name = "FOLDER", conflicts_with = "all")]
     programs: Option<PathBuf>,
+    /// Tie the guest's clock to the instructions that its emulated processors execute: what else this machine does changes no figure,
+    /// and a scenario takes several times as long
+    #[arg(long, conflicts_with = "all")]
+    instruction_clock: bool,
     /// Show all output of the guest, not only its steps
     #[arg(long, short)]
     verbose: bool,
@@ -145,6 +150,7 @@ impl Run {
     /// What was asked for: scenarios on each kernel of their headers, or on the kernel of the command line. A scenario
     /// that was named runs on that one whatever its header says.
     fn cases<'a>(&self, scenarios: &'a [Scenario]) -> Vec<Case<'a>> {
+        let clock = if self.instruction_clock { Clock::Instructions } else { Clock::Host };
         let mut cases = Vec::new();
         for scenario in scenarios {
             let named = self.names.contains(&scenario.name);
@@ -156,7 +162,7 @@ impl Run {
                 Some(_) => vec![],
                 None => scenario.kernels.clone(),
             };
-            cases.extend(kernels.into_iter().map(|kernel| Case { scenario, kernel }));
+            cases.extend(kernels.into_iter().map(|kernel| Case { scenario, kernel, clock }));
         }
         cases
     }
@@ -164,8 +170,7 @@ impl Run {
 
 /// Runs the quick scenarios, for `cargo xtask test`.
 pub(crate) fn quick() -> Result<()> {
-    Run { names: Vec::new(), all: false, quick: true, kernel: None, jobs: 1, programs: None, verbose: false }
-        .run()
+    Run { quick: true, ..Run::default() }.run()
 }
 
 /// Runs one scenario on the stable kernel, which must pass, and returns its figures.
@@ -173,7 +178,7 @@ pub(crate) fn figures(name: &str) -> Result<Vec<String>> {
     let scenarios = scenario::all()?;
     let scenario = scenarios.iter().find(|scenario| scenario.name == name);
     let scenario = scenario.with_context(|| format!("there is no scenario {name}"))?;
-    let case = Case { scenario, kernel: Kernel::Stable };
+    let case = Case { scenario, kernel: Kernel::Stable, clock: Clock::Host };
     let outcome = run_one(&Image::ensure(false)?, &Programs::build()?, case, false)?;
     ensure!(
         matches!(outcome.verdict, Verdict::Passed),
@@ -242,7 +247,7 @@ mod tests {
 
     fn cases(names: &[&str], quick: bool, kernel: Option<Kernel>) -> Vec<String> {
         let names = names.iter().map(|&name| name.to_owned()).collect();
-        let run = Run { names, all: false, quick, kernel, jobs: 1, programs: None, verbose: false };
+        let run = Run { names, quick, kernel, ..Run::default() };
         run.cases(&scenario::all().unwrap()).iter().map(Case::name).collect()
     }
 

@@ -1,6 +1,7 @@
 //! Scenarios: shell scripts in `tests/lab/` that are described by their first comment lines.
 
 use super::image::Kernel;
+use super::machine::Clock;
 use crate::step;
 use anyhow::{Context, Error, Result, bail, ensure};
 use clap::ValueEnum;
@@ -64,6 +65,7 @@ pub(crate) struct Scenario {
 pub(super) struct Case<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) kernel: Kernel,
+    pub(super) clock: Clock,
 }
 
 impl Case<'_> {
@@ -190,7 +192,10 @@ mod tests {
         let parse = |text| Scenario::parse("a/b.sh".into(), text);
         let scenario = parse("# What: x\n# Kernels: stable backports\n").unwrap().unwrap();
         assert_eq!(scenario.kernels, [Kernel::Stable, Kernel::Backports]);
-        let names = scenario.kernels.iter().map(|&kernel| Case { scenario: &scenario, kernel }.name());
+        let names = scenario
+            .kernels
+            .iter()
+            .map(|&kernel| Case { scenario: &scenario, kernel, clock: Clock::Host }.name());
         assert_eq!(names.collect::<Vec<_>>(), ["b", "b-backports"]);
         assert!(parse("# What: x\n# Kernels: newest\n").is_err());
         assert!(parse("# What: x\n# Kernels: \n").is_err());

@@ -172,7 +172,7 @@ impl Job {
         let row = self.row.to_possible_value().map(|row| row.get_name().to_owned()).unwrap_or_default();
         let Workload { rw, iodepth, .. } = self.workload;
         let words = self.to_string().replace(", ", "-").replace(' ', "-");
-        format!("{row}-{}-{rw}-{iodepth}{words}", self.transport.name())
+        format!("{row}-{}-{rw}-{iodepth}{words}", self.transport.page())
     }
 
     /// Runs it with our initiator on our target, which has this disk.
