@@ -3,8 +3,9 @@
 //! To spin is worth it when work comes meanwhile. Two things make it a loss, and a [`Spin`] learns both:
 //!
 //! - **Nothing comes.** A thousand idle connections, whose keep-alives wake the thread now and then, would cost a spin
-//!   each. A thread that has spun in vain a few times sleeps at once, until work comes soon again, and tries a short spin
-//!   now and then: of a sleep it is not known how soon work came, as waking takes time of its own.
+//!   each. A thread that has spun in vain a few times sleeps at once, until work comes soon again a few times in a row (once it does
+//!   so by chance, where many send now and then), and tries a short spin now and then: of a sleep it is not known how soon work
+//!   came, as waking takes time of its own.
 //! - **Another thread wants the processor.** The scheduler gives a thread that sleeps most of the time its processor as
 //!   soon as it wakes; one that spins has used up its share, and waits for the end of the other's. So a thread that was
 //!   taken off its processor while it spun sleeps at once for a while. So does one that gave its processor to others again
@@ -18,6 +19,8 @@ use nix::sys::resource::{UsageWho, getrusage};
 
 /// Spins in vain in a row, after which there are no more but for a trial.
 const FAILURES_MAX: u32 = 4;
+/// Waits in a row that were short, after which it spins again.
+const SHORT_MIN: u32 = 3;
 /// From then on one wait in so many is a trial: a sleep shows as well whether work came soon, but not where waking takes
 /// long.
 const TRIAL_EVERY: u32 = 64;
@@ -41,6 +44,8 @@ const TAKEN_MAX: u32 = 1;
 pub struct Spin {
     /// Waits in a row that were longer than a spin.
     failures: u32,
+    /// Waits in a row that were none, of a thread that sleeps at once.
+    short: u32,
     /// Since when there is nothing to do.
     idle_since: Option<Duration>,
     /// The longest spin of this wait.
@@ -62,6 +67,7 @@ impl Spin {
     pub const fn new() -> Self {
         Self {
             failures: 0,
+            short: 0,
             idle_since: None,
             max: Duration::ZERO,
             looked_at: None,
@@ -83,7 +89,7 @@ impl Spin {
         }
         let spin = match self.failures {
             0..FAILURES_MAX => max,
-            failures if failures.is_multiple_of(TRIAL_EVERY) => max / TRIAL_PART,
+            _ if self.is_trial() => max / TRIAL_PART,
             _ => Duration::ZERO,
         };
         let spins = waited < spin && now >= self.contended_until;
@@ -128,9 +134,25 @@ impl Spin {
         self.looked_at = None;
         self.begin();
         if let Some(since) = self.idle_since.take() {
-            let in_time = now.saturating_sub(since) <= self.max;
-            self.failures = if in_time { 0 } else { self.failures.wrapping_add(1) };
+            self.learn(now.saturating_sub(since));
         }
+    }
+
+    fn learn(&mut self, waited: Duration) {
+        if waited > self.max {
+            (self.failures, self.short) = (self.failures.wrapping_add(1), 0);
+            return;
+        }
+        self.short += 1;
+        let was_seen = self.failures < FAILURES_MAX || self.is_trial() && waited <= self.max / TRIAL_PART;
+        if was_seen || self.short >= SHORT_MIN {
+            (self.failures, self.short) = (0, 0);
+        }
+    }
+
+    /// Of a thread that sleeps at once: whether this wait is a trial.
+    const fn is_trial(&self) -> bool {
+        self.failures.is_multiple_of(TRIAL_EVERY)
     }
 
     /// The thread gives its processor to others until it looks again: that they took it says nothing.
@@ -216,9 +238,22 @@ mod tests {
         waiter.spins(Duration::from_millis(5), 100);
         assert_eq!(
             waiter.spins(Duration::from_micros(10), 100),
-            99,
-            "the first wait shows that they are short"
+            97,
+            "the first waits show that they are short"
         );
+    }
+
+    /// Five hundred hosts with a keep-alive each now and then.
+    #[test]
+    fn wait_that_is_short_by_chance_brings_no_spins_back() {
+        let mut waiter = Waiter::new();
+        waiter.spins(Duration::from_millis(5), 10);
+        let spun: Duration = (0..1000)
+            .map(|wait| {
+                waiter.wait(if wait % 10 < 2 { Duration::from_micros(50) } else { Duration::from_millis(6) })
+            })
+            .sum();
+        assert!(spun <= 1000 / TRIAL_EVERY * 2 * MAX / TRIAL_PART, "{spun:?} in five seconds");
     }
 
     #[test]
