@@ -273,9 +273,7 @@ impl Namespace {
 }
 
 impl Operation {
-    /// Whether it changes blocks.
-    #[must_use]
-    pub fn writes(self) -> bool {
+    fn writes(self) -> bool {
         match self {
             Self::Write { .. }
             | Self::WriteZeroes { .. }

@@ -25,8 +25,6 @@ pub(super) struct Scan {
     unknown: Vec<Nsid>,
     /// It found something else than the one before.
     pub(super) changed: bool,
-    /// It failed, and there is to be another one.
-    pub(super) is_owed: bool,
 }
 
 impl Association {
@@ -59,17 +57,9 @@ impl Association {
         let outcome = reply.outcome;
         let lists = matches!(self.step, Step::ActiveNamespaces | Step::Log);
         if lists && self.state == State::Ready && !outcome.status.is_success() {
-            let may_succeed = crate::status::is_retryable(outcome.status);
-            if self.config.purpose == Purpose::Io {
-                // No event announces the change again, and which disk is where is not known before a look succeeds.
-                self.scan.is_owed = true;
-                if !may_succeed {
-                    return succeeded("Identify (active namespaces)", outcome).map(drop);
-                }
-            }
-            // The log that we have is still good.
+            // What we knew is still good; I/O need not end for it. No event announces the change again.
             self.settle(now);
-            if self.step == Step::Idle && may_succeed {
+            if self.step == Step::Idle && crate::status::is_retryable(outcome.status) {
                 self.keep_alive.scan_by(now.saturating_add(limits::RESCAN_DELAY));
             }
             return Ok(());
@@ -196,13 +186,13 @@ impl Association {
 
     fn on_scanned(&mut self, now: Duration, change: Action) {
         if self.state != State::Ready {
-            return self.become_ready(now);
+            return self.on_first_scan(now);
         }
         self.actions.push_back(change);
         self.settle(now);
     }
 
-    pub(super) fn settle(&mut self, now: Duration) {
+    fn settle(&mut self, now: Duration) {
         self.step = Step::Idle;
         self.step_deadline = None;
         self.scan_pace.end(now);

@@ -156,10 +156,6 @@ impl<T: Transport> Driver<T> {
             let geometry = Geometry { volatile_write_cache: true, ..namespace.geometry };
             return Namespace::new(nsid, geometry, namespace.limits).split(operation);
         }
-        // It is what one of them says: others may not have heard of it yet.
-        if operation.writes() && self.heads.geometry(nsid).is_some_and(|geometry| geometry.read_only) {
-            return Err(BlockError::ReadOnly);
-        }
         let parts = namespace.split(operation)?;
         if op.is_pair() && !path.has_room_for_pairs() {
             return Err(BlockError::Unsupported);
