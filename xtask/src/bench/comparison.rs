@@ -41,6 +41,8 @@ pub(super) struct Comparison<'a> {
     pub(super) rounds_max: u32,
     /// Measurements that did not run at first.
     pub(super) repeated: u32,
+    /// Whether the first side is this project's: of a peer beside itself it is not, and what fails there is no failure of ours.
+    pub(super) is_ours: bool,
 }
 
 /// Result of a comparison with one peer, or of our figure alone.
@@ -103,7 +105,7 @@ impl<'a> Comparison<'a> {
         ours: Result<Measure<'a>, String>,
         peers: Vec<Peer<'a>>,
     ) -> Self {
-        Self { what, unit, ours, goal: None, peers, rounds_max: u32::MAX, repeated: 0 }
+        Self { what, unit, ours, goal: None, peers, rounds_max: u32::MAX, repeated: 0, is_ours: true }
     }
 
     /// A measurement of this project alone.
@@ -183,7 +185,7 @@ impl<'a> Comparison<'a> {
             apart: (ours_slow, ours.len()),
             repeated: self.repeated,
             missing: self.ours.as_ref().err().cloned(),
-            failed: is_here && self.ours.is_err(),
+            failed: is_here && self.is_ours && self.ours.is_err(),
         };
         if self.peers.is_empty() {
             return vec![alone];
@@ -289,6 +291,12 @@ mod tests {
         );
         let entries = comparison(fails(), good()).run(2, CORES, &mut Pace::by(Box::new(|| 1.0)));
         assert_eq!((entries[0].missing.as_deref(), entries[0].failed), (Some("did not run: it broke"), true));
+        let of_a_peer = Comparison { is_ours: false, ..comparison(fails(), good()) };
+        let entries = of_a_peer.run(2, CORES, &mut Pace::by(Box::new(|| 1.0)));
+        assert_eq!(
+            (entries[0].missing.as_deref(), entries[0].failed),
+            (Some("did not run: it broke"), false)
+        );
     }
 
     #[test]

@@ -44,12 +44,15 @@ pub(super) fn depths(site: &Site, goal: Goal) -> Result<Vec<Comparison<'_>>> {
         let itself = format!("{}, that fio itself on the same file", job.workload);
         [
             Comparison::new(what, Unit::Iops, measure(ours), against(name, Some(goal))),
-            Comparison::new(
-                itself,
-                Unit::Iops,
-                with_fio(),
-                against("the same once more: what the disk's own changes make of a ratio", None),
-            ),
+            Comparison {
+                is_ours: false,
+                ..Comparison::new(
+                    itself,
+                    Unit::Iops,
+                    with_fio(),
+                    against("the same once more: what the disk's own changes make of a ratio", None),
+                )
+            },
         ]
     };
     Ok([1, 8, 32].map(comparison).into_iter().flatten().collect())
