@@ -11,8 +11,6 @@ use std::time::{Duration, Instant};
 const KINDS: usize = 3;
 /// Steps in which times are counted: eight to a doubling, from a microsecond to over four minutes.
 const STEPS: usize = 8 * 28;
-/// Operations whose times are kept: tags below this. Of others, which no server has, no time is counted.
-const TAGS: usize = 1 << 16;
 /// The tag of a flush that no request asked for.
 const OWN_FLUSH: Tag = Tag(u64::MAX - 1);
 
@@ -183,8 +181,10 @@ pub(crate) fn step_us(step: u16) -> u64 {
 }
 
 /// An operation under way.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Begun {
+    /// Its server's, which may be any number.
+    tag: Tag,
     at: Duration,
     bytes: u32,
     kind: u8,
@@ -194,10 +194,9 @@ struct Begun {
 }
 
 /// What an operation that succeeded leaves of the disk's cache.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 enum Leaves {
     /// What there was.
-    #[default]
     AsItWas,
     /// One write more.
     Written,
@@ -206,7 +205,7 @@ enum Leaves {
 }
 
 impl Begun {
-    fn new(at: Duration, op: &BlockOp, written: &AtomicU64) -> Self {
+    fn new(tag: Tag, at: Duration, op: &BlockOp, written: &AtomicU64) -> Self {
         let (kind, len) = match op {
             BlockOp::Read { into, .. } => (0, into.len),
             BlockOp::Write { from, .. } => (1, from.len),
@@ -219,18 +218,23 @@ impl Begun {
             _ => Leaves::Written,
         };
         let changes = kind == 1 || matches!(leaves, Leaves::Written);
-        Self { at, bytes: u32::try_from(len).unwrap_or(u32::MAX), kind, leaves, changes }
+        Self { tag, at, bytes: u32::try_from(len).unwrap_or(u32::MAX), kind, leaves, changes }
     }
 }
 
 /// A backend whose operations are counted. It reads the clock at most twice a turn.
+///
+/// Each operation has a slot while it is under way, whose number is its tag for `inner`: whatever tags the servers have, none
+/// is missed, and what is kept of them is as much as `inner` has had under way at once.
 #[derive(Debug)]
 pub(crate) struct Counted<B> {
     pub(crate) inner: B,
     counters: Arc<Counters>,
     own: Arc<ThreadCounters>,
-    /// By tag.
-    begun: Vec<Begun>,
+    /// By slot; `None` where there is none.
+    begun: Vec<Option<Begun>>,
+    /// The slots without an operation. The one that was used last is used next.
+    free: Vec<usize>,
     in_flight: u64,
     /// Those of them that may change the disk.
     changes_in_flight: u64,
@@ -251,6 +255,7 @@ impl<B> Counted<B> {
             counters,
             own,
             begun: Vec::new(),
+            free: Vec::new(),
             in_flight: 0,
             changes_in_flight: 0,
             to_flush: None,
@@ -275,7 +280,9 @@ impl<B> Counted<B> {
     where
         B: Backend,
     {
-        let is_full = self.inner.submit(OWN_FLUSH, device, BlockOp::Flush).is_err();
+        let is_full = self.submit(OWN_FLUSH, device, BlockOp::Flush).is_err();
+        // It may be long until the next turn.
+        self.now = None;
         self.own_flushes += u32::from(!is_full);
         self.to_flush = is_full.then_some(device);
         self.inner.flush();
@@ -302,18 +309,16 @@ impl<B: Backend> Backend for Counted<B> {
 
     fn submit(&mut self, tag: Tag, device: DeviceId, op: BlockOp) -> Result<(), Full> {
         let now = *self.now.get_or_insert_with(|| self.counters.start.elapsed());
-        let begun = Begun::new(now, &op, &self.counters.written);
-        self.inner.submit(tag, device, op)?;
-        if let Some(index) = index(tag) {
-            if self.begun.len() <= index {
-                // As many as the server ever has at once.
-                self.begun.resize((index + 1).next_power_of_two(), Begun::default());
-            }
-            self.begun[index] = begun;
-            self.in_flight += 1;
-            self.changes_in_flight += u64::from(begun.changes);
-            self.own.in_flight.store(self.in_flight, Ordering::Relaxed);
+        let begun = Begun::new(tag, now, &op, &self.counters.written);
+        let slot = self.free.last().copied().unwrap_or(self.begun.len());
+        self.inner.submit(Tag(slot as u64), device, op)?;
+        match self.free.pop() {
+            Some(slot) => self.begun[slot] = Some(begun),
+            None => self.begun.push(Some(begun)),
         }
+        self.in_flight += 1;
+        self.changes_in_flight += u64::from(begun.changes);
+        self.own.in_flight.store(self.in_flight, Ordering::Relaxed);
         Ok(())
     }
 
@@ -328,25 +333,14 @@ impl<B: Backend> Backend for Counted<B> {
         if completions.len() == before {
             return;
         }
-        if let Some(device) = self.to_flush.take() {
-            self.flush_cache(device);
-        }
-        // The servers know of none of these.
-        while self.own_flushes > 0
-            && let Some(own) = completions[before..].iter().position(|it| it.tag == OWN_FLUSH)
-        {
-            self.own_flushes -= 1;
-            if let Err(error) = completions.swap_remove(before + own).result {
-                tracing::error!(
-                    "what was written before the disk's write cache changed may be lost: a flush failed: {error}"
-                );
-            }
-        }
         let now = self.counters.start.elapsed();
-        for completion in &completions[before..] {
-            let Some(&begun) = index(completion.tag).and_then(|index| self.begun.get(index)) else {
-                continue;
-            };
+        for completion in &mut completions[before..] {
+            let slot = completion.tag.0 as usize;
+            let begun = self.begun.get_mut(slot).and_then(Option::take);
+            debug_assert!(begun.is_some(), "an operation has ended that was not under way: {completion:?}");
+            let Some(begun) = begun else { continue };
+            self.free.push(slot);
+            completion.tag = begun.tag;
             self.own.on_end(begun, now.saturating_sub(begun.at), completion.result.is_ok());
             self.in_flight = self.in_flight.saturating_sub(1);
             self.changes_in_flight = self.changes_in_flight.saturating_sub(begun.changes.into());
@@ -362,11 +356,21 @@ impl<B: Backend> Backend for Counted<B> {
             }
         }
         self.own.in_flight.store(self.in_flight, Ordering::Relaxed);
+        // The servers know of none of these.
+        while self.own_flushes > 0
+            && let Some(own) = completions[before..].iter().position(|it| it.tag == OWN_FLUSH)
+        {
+            self.own_flushes -= 1;
+            if let Err(error) = completions.swap_remove(before + own).result {
+                tracing::error!(
+                    "what was written before the disk's write cache changed may be lost: a flush failed: {error}"
+                );
+            }
+        }
+        if let Some(device) = self.to_flush.take() {
+            self.flush_cache(device);
+        }
     }
-}
-
-fn index(tag: Tag) -> Option<usize> {
-    usize::try_from(tag.0).ok().filter(|index| *index < TAGS)
 }
 
 #[cfg(test)]
@@ -423,6 +427,40 @@ mod tests {
         assert_eq!(completions.iter().map(|it| it.tag).collect::<Vec<_>>(), [Tag(7)]);
     }
 
+    /// Tags as servers have them: of a ublk device, of many NBD clients, and of a guest's second queue.
+    const TAGS: [Tag; 3] = [Tag(1), Tag(1 << 20), Tag(1 << 32 | 16 << 16 | 0xffff)];
+
+    #[test]
+    fn operations_are_counted_whatever_their_tags() {
+        let counters = Arc::<Counters>::default();
+        let mut counted = Counted::new(AtOnce::default(), Arc::clone(&counters));
+        let from = Buffer { region: RegionId(0), offset: 0, len: 512 };
+        let write = BlockOp::Write { range: BlockRange::new(0, 1), from, fua: false };
+        // Operations of one request have the same.
+        let tags = [TAGS[0], TAGS[1], TAGS[2], TAGS[1]];
+        let mut completions = Vec::new();
+        for round in 1..=2 {
+            tags.iter().for_each(|tag| counted.submit(*tag, DeviceId(1), write).unwrap());
+            assert_eq!(counters.get().in_flight, 4);
+            counted.poll(&mut completions);
+            assert_eq!(completions.drain(..).map(|it| it.tag).collect::<Vec<_>>(), tags);
+            let now = counters.get();
+            assert_eq!(
+                (now.in_flight, now.writes.operations, now.writes.bytes),
+                (0, 4 * round, 2048 * round)
+            );
+        }
+        assert_eq!(counted.begun.len(), 4, "slots are used again");
+        for tag in TAGS {
+            counted.submit(tag, DeviceId(1), write).unwrap();
+            counted.poll(&mut completions);
+            assert!(counted.has_unfinished(true), "{tag:?} wrote");
+            counted.submit(tag, DeviceId(1), BlockOp::Flush).unwrap();
+            counted.poll(&mut completions);
+            assert!(!counted.has_unfinished(true), "{tag:?} flushed");
+        }
+    }
+
     #[test]
     fn only_changes_that_are_under_way_may_be_lost() {
         let (range, into) = (BlockRange::new(0, 1), Buffer { region: RegionId(0), offset: 0, len: 512 });
@@ -436,11 +474,13 @@ mod tests {
             (write(true), true),
             (zeroes, true),
         ] {
-            let mut counted = Counted::new(AtOnce::default(), Arc::default());
-            counted.submit(Tag(1), DeviceId(1), op).unwrap();
-            assert_eq!(counted.has_unfinished(false), may_lose, "{op:?} is under way");
-            counted.poll(&mut Vec::new());
-            assert!(!counted.has_unfinished(false), "{op:?} has ended");
+            for tag in TAGS {
+                let mut counted = Counted::new(AtOnce::default(), Arc::default());
+                counted.submit(tag, DeviceId(1), op).unwrap();
+                assert_eq!(counted.has_unfinished(false), may_lose, "{op:?} is under way");
+                counted.poll(&mut Vec::new());
+                assert!(!counted.has_unfinished(false), "{op:?} has ended");
+            }
         }
     }
 

@@ -138,6 +138,11 @@ impl Guest {
         VhostUserMemoryRegionInfo { memory_size: 2 * MEMORY_LEN as u64, ..self.region() }
     }
 
+    /// A region that is not registered with the guest's own: half of it.
+    pub(crate) fn half(&self) -> VhostUserMemoryRegionInfo {
+        VhostUserMemoryRegionInfo { memory_size: MEMORY_LEN as u64 / 2, ..self.region() }
+    }
+
     fn region(&self) -> VhostUserMemoryRegionInfo {
         VhostUserMemoryRegionInfo {
             guest_phys_addr: BASE,
@@ -271,10 +276,22 @@ impl Guest {
         sector: u64,
         parts: &[(usize, u32)],
     ) -> u8 {
-        let head = self.make(0, kind, sector, parts);
+        self.request_in(0, connection, kind, sector, parts)
+    }
+
+    /// The same in another slot than the first.
+    pub(crate) fn request_in(
+        &mut self,
+        slot: u16,
+        connection: &Connection,
+        kind: u32,
+        sector: u64,
+        parts: &[(usize, u32)],
+    ) -> u8 {
+        let head = self.make(slot, kind, sector, parts);
         self.offer(connection, &[head]);
         assert_eq!(self.wait(connection, 1), [head]);
-        self.status(0)
+        self.status(slot)
     }
 }
 

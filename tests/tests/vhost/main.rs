@@ -5,8 +5,10 @@ mod guest;
 use guest::{DATA_LEN, DISCARD, FLUSH, GET_ID, Guest, IN, INDIRECT, NEXT, OUT, SLOTS, WRITE, WRITE_ZEROES};
 use nvmf_tests::process::{self, Target};
 use nvmf_tests::site::{Site, json, succeeds};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::Value;
 use std::fs::read;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
@@ -160,7 +162,7 @@ fn hostile_driver_harms_itself_only() {
     let (site, target) = site("vhost-hostile");
     let (disk, socket) = attach(&site);
     type Bad = (&'static str, fn(&Guest) -> u16);
-    let bad: [Bad; 9] = [
+    let bad: [Bad; 10] = [
         ("a loop", |guest| {
             let (header, _) = guest.header(0, IN, 0);
             guest.descriptor(0, header, 16, NEXT, 1);
@@ -198,6 +200,14 @@ fn hostile_driver_harms_itself_only() {
         }),
         ("a table outside of memory", |guest| {
             guest.descriptor(0, u64::MAX - 15, 4096, INDIRECT, 0);
+            0
+        }),
+        ("a table that is longer than the queue", |guest| {
+            let (table, (header, status)) = (Guest::data(0), guest.header(0, FLUSH, 0));
+            let len = 16 * (u32::from(guest::QUEUE_SIZE) + 1);
+            guest.descriptor(0, Guest::address(table), len, INDIRECT, 0);
+            guest.descriptor_at(table, header, 16, NEXT, 1);
+            guest.descriptor_at(table + 16, status, 1, WRITE, 0);
             0
         }),
         ("an order that may not be", |guest| {
@@ -238,10 +248,17 @@ fn hostile_driver_harms_itself_only() {
         assert_eq!(guest.status(0), expected, "{what}");
     }
     drop(connection);
-    let connection = guest.connect(&socket);
-    let refused = vhost::VhostBackend::set_mem_table(&connection.frontend, &[guest.too_long()]);
-    assert!(refused.is_err(), "memory that its file does not have");
-    drop(connection);
+    for _ in 0..3 {
+        let connection = guest.connect(&socket);
+        let regions = [guest.half(), guest.too_long()];
+        let refused = vhost::VhostBackend::set_mem_table(&connection.frontend, &regions);
+        assert!(refused.is_err(), "memory that its file does not have");
+    }
+    let maps = format!("/proc/{}/maps", disk["pid"]);
+    process::until("nothing of the guest is mapped any more", || {
+        !std::fs::read_to_string(&maps).expect("its memory").contains("memfd:guest")
+    })
+    .expect("it is not");
     let connection = guest.connect(&socket);
     connection.fill_call();
     let heads = [guest.make(0, FLUSH, 0, &[]), guest.make(1, FLUSH, 0, &[])];
@@ -278,6 +295,70 @@ fn frontend_that_takes_its_memory_away_has_another_server() {
     guest.write(Guest::data(0), &pattern(3, 4096));
     assert_eq!(guest.request(&connection, OUT, 0, &[(0, 4096)]), OK);
     detach(&site);
+    target.stop().expect("a clean stop");
+}
+
+#[test]
+fn detach_knows_what_any_request_wrote_and_flushed() {
+    for (written, flushed) in [(3, None), (0, Some(5))] {
+        let (site, mut target) = site("vhost-unflushed");
+        let (_, socket) = attach(&site);
+        let mut guest = Guest::new();
+        let connection = guest.connect(&socket);
+        guest.write(Guest::data(written), &pattern(7, 4096));
+        assert_eq!(guest.request_in(written, &connection, OUT, 0, &[(0, 4096)]), OK);
+        if let Some(slot) = flushed {
+            assert_eq!(guest.request_in(slot, &connection, FLUSH, 0, &[]), OK);
+        }
+        drop(connection);
+        target.kill().expect("an end");
+        let mut detach = site.local(&["detach", "--all", "--force"]).expect("nvmf");
+        let detached = process::run_for(&mut detach, Duration::from_secs(60)).expect("an end");
+        let said = String::from_utf8_lossy(&detached.stderr);
+        assert_eq!(detached.status.success(), flushed.is_some(), "{said}");
+        assert_eq!(said.contains("may be lost"), flushed.is_none(), "{said}");
+    }
+}
+
+#[test]
+fn frontend_that_cannot_be_accepted_is_served_once_it_can() {
+    let (site, target) = site("vhost-full");
+    let (socket, log) = (site.path("disk.sock"), site.path("server.log"));
+    let mut call = site.call("serve-vhost", &["-n", &site.nqn, "--socket"]).expect("nvmf");
+    let mut server = call
+        .arg(&socket)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(&log).expect("a file"))
+        .spawn()
+        .expect("nvmf");
+    process::until("it is live", || listed(&site)["state"] == "live").expect("it is");
+    let most = getrlimit(Resource::Nofile).maximum;
+    let limit = |current| {
+        let pid = Pid::from_raw(server.id() as i32);
+        prlimit(pid, Resource::Nofile, Rlimit { current, maximum: most }).expect("a limit")
+    };
+    let is_free =
+        |number: &u64| std::fs::symlink_metadata(format!("/proc/{}/fd/{number}", server.id())).is_err();
+    // What it has open changes as long as it answers others.
+    let (mut tries, mut waiting) = (0..100, None);
+    process::until("it has no descriptor left", || {
+        if tries.next().is_some() {
+            limit((0..).find(is_free));
+            waiting = UnixStream::connect(&socket).ok();
+        }
+        std::fs::read_to_string(&log).expect("a log").contains("cannot accept")
+    })
+    .expect("it says so");
+    limit(most);
+    drop(waiting);
+    let mut guest = Guest::new();
+    let connection = guest.connect(&socket);
+    guest.write(Guest::data(0), &pattern(4, 4096));
+    assert_eq!(guest.request(&connection, OUT, 0, &[(0, 4096)]), OK);
+    drop(connection);
+    process::signal(server.id(), "TERM").expect("it runs");
+    assert!(process::end(&mut server).expect("it ends").success());
     target.stop().expect("a clean stop");
 }
 

@@ -29,6 +29,8 @@ pub(crate) struct Server {
     listener: Option<Listener>,
     /// Accepting rests until then.
     rests_until: Option<Duration>,
+    /// The log says that nobody can be accepted.
+    is_logged: bool,
     clients: Vec<Option<Client>>,
     count: usize,
     requests: Requests,
@@ -52,6 +54,7 @@ impl Server {
             poller: Poller::new()?,
             listener: None,
             rests_until: None,
+            is_logged: false,
             clients: Vec::new(),
             count: 0,
             requests: Requests::new(disk, device),
@@ -338,8 +341,11 @@ impl Server {
             Ok(None) => return false,
             Err(error) => Err(error),
         };
+        let was_logged = core::mem::replace(&mut self.is_logged, added.is_err());
         if let Err(error) = &added {
-            tracing::warn!(%error, "cannot accept an NBD client");
+            if !was_logged {
+                tracing::warn!(%error, "cannot accept an NBD client, and tries again until it can");
+            }
             self.rests_until = Some(now + REST);
         }
         if let Some(listener) = &self.listener

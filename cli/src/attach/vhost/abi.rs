@@ -16,6 +16,8 @@ pub(super) const HEADER_LEN: usize = 16;
 pub(super) const ID_LEN: usize = 20;
 /// Data segments of a request: what fits a queue of 128 entries beside the header and the status.
 const SEGMENTS_MAX: u32 = 126;
+/// Descriptors of a request with so many segments: its header and status as well.
+pub(super) const CHAIN_LEN: u16 = SEGMENTS_MAX as u16 + 2;
 /// Sectors of a range that is discarded or zeroed: 1 GiB.
 const RANGE_SECTORS_MAX: u32 = 1 << 21;
 

@@ -1,5 +1,6 @@
 //! The descriptors of a chain, as a guest wrote them: followed no further than they may lead.
 
+use super::abi::CHAIN_LEN;
 use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Address, Bytes, GuestAddress, GuestMemory};
 
@@ -31,10 +32,12 @@ pub(super) struct Chain {
 
 impl Chain {
     /// Reads the chain that begins at `head`; a table of the guest's own (indirect) takes the place of the rest. An entry is
-    /// visited once at most.
+    /// visited once at most. Such a table is no longer than the queue's, or than a request of all segments needs: Linux makes
+    /// those in shorter queues, too.
     pub(super) fn read<M: GuestMemory>(&mut self, memory: &M, table: Table, head: u16) -> Result<(), Broken> {
         self.readable.clear();
         self.writable.clear();
+        let longest = table.size.max(CHAIN_LEN);
         let (mut table, mut at, mut left, mut is_indirect) = (table, head, table.size, false);
         loop {
             if at >= table.size {
@@ -55,6 +58,9 @@ impl Chain {
                     || !len.is_multiple_of(size_of::<Descriptor>())
                 {
                     return Err(Broken("an indirect descriptor table is not one"));
+                }
+                if size > longest {
+                    return Err(Broken("an indirect descriptor table is longer than a request may be"));
                 }
                 (table, at, left, is_indirect) = (Table { address: entry.addr(), size }, 0, size, true);
                 continue;
@@ -140,6 +146,11 @@ mod tests {
                 "{len} at {address:x}"
             );
         }
+        // What lies in it is a chain.
+        let of_len = |entries: u16| [(0, Descriptor::new(0x2000, 16 * u32::from(entries), INDIRECT, 0))];
+        assert!(read(&of_len(CHAIN_LEN), 0).is_ok(), "more than the queue has, and no more than segments");
+        assert!(broken(&of_len(CHAIN_LEN + 1), 0).contains("longer"));
+        assert!(broken(&of_len(u16::MAX), 0).contains("longer"));
         // A table in a table.
         let nested =
             [(0, Descriptor::new(0x2000, 16, INDIRECT, 0)), (256, Descriptor::new(0x2000, 16, INDIRECT, 0))];

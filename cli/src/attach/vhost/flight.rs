@@ -1,6 +1,6 @@
 //! A request under way: where its parts are, what is left to be asked of the disk, and how it ended so far.
 
-use super::abi::{HEADER_LEN, RANGE_LEN, RANGES_MAX};
+use super::abi::{CHAIN_LEN, HEADER_LEN, QUEUE_SIZE_MAX, RANGE_LEN, RANGES_MAX};
 use super::chain::{Broken, Chain, Extent};
 use super::guest::{Guest, Piece};
 use super::request::{Request, Rules, Status, range, request};
@@ -8,6 +8,11 @@ use super::transfer::{Cursor, Part};
 use arrayvec::ArrayVec;
 use nvmf_block::{BlockOp, BlockRange, Buffer, RegionId};
 use std::sync::Arc;
+
+/// The most pieces of a request's data: one for each descriptor of the longest chain. Each may lie in several regions of memory.
+const PIECES_MAX: usize = QUEUE_SIZE_MAX as usize;
+/// Room for pieces that is kept for the next request: what a driver needs that keeps to the segments it is told.
+const PIECES_KEPT: usize = CHAIN_LEN as usize;
 
 /// A request under way; one for each descriptor of a ring, used again and again.
 #[derive(Default)]
@@ -75,7 +80,8 @@ impl Flight {
         let (readable, writable) = (len(&chain.readable), len(&chain.writable) - 1);
         let readable = readable.checked_sub(HEADER_LEN as u64).ok_or(Status::IoError)?;
         let all = |extents: &[Extent], pieces: &mut Vec<Piece>| {
-            let is_there = extents.iter().all(|extent| guest.resolve(*extent, pieces));
+            let mut each = extents.iter();
+            let is_there = each.all(|it| guest.resolve(*it, pieces) && pieces.len() <= PIECES_MAX);
             is_there.then_some(()).ok_or(Status::IoError)
         };
         all(&chain.readable, &mut self.data)?;
@@ -164,6 +170,10 @@ impl Flight {
 
     /// Writes the status down: how many bytes of the guest's memory were written.
     pub(super) fn end(&mut self) -> u32 {
+        // Otherwise a guest could have all of its requests keep the most.
+        if self.data.capacity() > PIECES_KEPT {
+            self.data = Vec::new();
+        }
         let status = self.failed.unwrap_or(Status::Ok);
         if let (Some(guest), Some(place)) = (self.guest.take(), self.status) {
             guest.write(&[place], &[status as u8]);
@@ -229,6 +239,41 @@ fn drop_last(pieces: &mut Vec<Piece>, mut len: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nvmf_memory::PAGE;
+
+    const LEN: usize = 16 * PAGE;
+    const RULES: Rules = Rules { block_size: 512, bytes: 1 << 30, read_only: false, write_through: false };
+
+    /// A read of the first block on: so many extents of so many bytes, each from there on, and the status.
+    fn taken_up(guest: &Arc<Guest>, count: usize, address: usize, len: u32) -> Flight {
+        let extent = |address: usize, len| Extent { address: address as u64, len };
+        let mut chain = Chain::default();
+        chain.readable.push(extent(0, HEADER_LEN as u32));
+        chain.writable.extend(std::iter::repeat_n(extent(address, len), count));
+        chain.writable.push(extent(LEN - 1, 1));
+        let mut flight = Flight::default();
+        flight.take_up(guest, &chain, &RULES, &[]).unwrap();
+        flight
+    }
+
+    #[test]
+    fn request_keeps_no_more_room_than_segments_need() {
+        let guest = Arc::new(Guest::of_pages(2, LEN / 2));
+        for (count, keeps) in [(126, true), (PIECES_MAX - 2, false)] {
+            let mut flight = taken_up(&guest, count, PAGE, 512);
+            assert_eq!((flight.failed, flight.data.len()), (None, count));
+            flight.end();
+            assert_eq!(flight.data.capacity() > 0, keeps, "{count}");
+        }
+    }
+
+    #[test]
+    fn request_in_too_many_pieces_is_refused() {
+        let guest = Arc::new(Guest::of_pages(2, LEN / 2));
+        let of = |count| taken_up(&guest, count, LEN / 2 - 256, 512);
+        assert_eq!(of(PIECES_MAX / 2 - 1).failed, None, "two pieces of each, and the status");
+        assert_eq!(of(PIECES_MAX / 2).failed, Some(Status::IoError));
+    }
 
     #[test]
     fn header_and_status_are_cut_off_wherever_they_end() {

@@ -11,6 +11,7 @@ use crate::attach::control::Control;
 use crate::attach::nbd::DiskInfo;
 use anyhow::{Context, anyhow, bail};
 use std::fs::File;
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, SyncSender, sync_channel};
@@ -80,7 +81,10 @@ impl Shared {
 }
 
 /// Serves one frontend until it goes. What it had under way has ended then.
-pub(super) fn serve(shared: &Arc<Shared>, stream: UnixStream) -> anyhow::Result<()> {
+///
+/// # Errors
+/// Nothing of it was served: the process has no descriptor left.
+pub(super) fn serve(shared: &Arc<Shared>, stream: UnixStream) -> io::Result<()> {
     let peeked = stream.try_clone()?;
     let frontend = Arc::new(Mutex::new(Frontend::new(Arc::clone(shared))));
     let mut handler = BackendReqHandler::from_stream(stream, frontend);
@@ -97,7 +101,8 @@ pub(super) fn serve(shared: &Arc<Shared>, stream: UnixStream) -> anyhow::Result<
         }
     };
     *shared.notices.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    shared.ask(Message::Gone)?;
+    // Where that says nothing any more, the disk ends, and the process with it.
+    let _ = shared.ask(Message::Gone);
     match ended {
         Error::Disconnected | Error::PartialMessage => tracing::info!("QEMU has gone"),
         error => tracing::error!("the connection to QEMU is closed: {error}"),
@@ -145,7 +150,7 @@ impl Frontend {
 fn failed(error: &anyhow::Error) -> Error {
     let chain = crate::print::chain(error);
     tracing::error!("{chain}");
-    Error::ReqHandlerError(std::io::Error::other(chain))
+    Error::ReqHandlerError(io::Error::other(chain))
 }
 
 fn unsupported<T>() -> Result<T> {

@@ -1,7 +1,7 @@
 //! A guest's memory: mapped, and registered with the transport.
 
 use super::chain::Extent;
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use nvmf_block::{Backend, RegionId};
 use nvmf_memory::{Memory, PAGE};
 use std::fs::File;
@@ -53,6 +53,23 @@ impl Guest {
         backend: &mut impl Backend,
     ) -> Result<Self> {
         let mut guest = Self { regions: Vec::new(), rings: GuestMemoryMmap::default() };
+        match guest.map(shared, before, backend) {
+            Ok(()) => Ok(guest),
+            Err(error) => {
+                // Whatever was wrong: a registration keeps its memory.
+                guest.deregister(&before.into_iter(), backend);
+                Err(error)
+            }
+        }
+    }
+
+    /// What is registered when it fails is in `regions`.
+    fn map(
+        &mut self,
+        shared: &[SharedRegion],
+        before: Option<&Guest>,
+        backend: &mut impl Backend,
+    ) -> Result<()> {
         let mut mapped = Vec::new();
         for region in shared {
             let len = usize::try_from(region.len).context("a region of memory is longer than all memory")?;
@@ -70,16 +87,13 @@ impl Guest {
                     let memory = Memory::map(&region.file, region.offset, len).context(
                         "cannot map the guest's memory (it must be shared: memory-backend-memfd,share=on)",
                     )?;
-                    match backend.register(&memory) {
-                        Ok(id) => (memory, id),
-                        Err(error) => {
-                            guest.deregister(&before.into_iter(), backend);
-                            return Err(error).context("cannot register the guest's memory (see ulimit -l)");
-                        }
-                    }
+                    let id = backend
+                        .register(&memory)
+                        .context("cannot register the guest's memory (see ulimit -l)")?;
+                    (memory, id)
                 }
             };
-            guest.regions.push(Region {
+            self.regions.push(Region {
                 guest_address: region.guest_address,
                 user_address: region.user_address,
                 memory,
@@ -90,25 +104,20 @@ impl Guest {
             mapped.push((GuestAddress(region.guest_address), len, Some(file)));
         }
         mapped.sort_by_key(|(address, ..)| *address);
-        match GuestMemoryMmap::from_ranges_with_files(mapped) {
-            Ok(rings) => guest.rings = rings,
-            Err(error) => {
-                guest.deregister(&before.into_iter(), backend);
-                bail!("the guest's memory cannot be mapped: {error}");
-            }
-        }
-        Ok(guest)
+        self.rings = GuestMemoryMmap::from_ranges_with_files(mapped)
+            .map_err(|error| anyhow!("the guest's memory cannot be mapped: {error}"))?;
+        Ok(())
     }
 
-    /// Ends the registrations that the others do not have as well.
+    /// Ends the registrations that the others do not have as well. Regions of the same bytes may have one together.
     pub(super) fn deregister<'a>(
         &self,
         others: &(impl Iterator<Item = &'a Guest> + Clone),
         backend: &mut impl Backend,
     ) {
-        for region in &self.regions {
-            let has = |guest: &Guest| guest.regions.iter().any(|it| it.id == region.id);
-            if !others.clone().any(has) {
+        for (at, region) in self.regions.iter().enumerate() {
+            let is_in = |regions: &[Region]| regions.iter().any(|it| it.id == region.id);
+            if !is_in(&self.regions[..at]) && !others.clone().any(|guest| is_in(&guest.regions)) {
                 backend.deregister(region.id);
             }
         }
@@ -170,5 +179,99 @@ impl Guest {
             self.memory(*piece).write(piece.offset, now);
             from = rest;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nvmf_block::{BlockError, BlockOp, Completion, DeviceId, Full, Geometry, Tag};
+
+    /// A transport: what is registered with it.
+    #[derive(Default)]
+    struct Registered {
+        ids: Vec<RegionId>,
+        next: u16,
+    }
+
+    impl Backend for Registered {
+        fn register(&mut self, _: &Memory) -> Result<RegionId, BlockError> {
+            let id = RegionId(self.next);
+            self.next += 1;
+            self.ids.push(id);
+            Ok(id)
+        }
+
+        fn deregister(&mut self, region: RegionId) {
+            let at = self.ids.iter().position(|id| *id == region).expect("it is registered");
+            self.ids.remove(at);
+        }
+
+        fn geometry(&self, _: DeviceId) -> Option<Geometry> {
+            None
+        }
+
+        fn submit(&mut self, _: Tag, _: DeviceId, _: BlockOp) -> Result<(), Full> {
+            Err(Full)
+        }
+
+        fn flush(&mut self) {}
+
+        fn poll(&mut self, _: &mut Vec<Completion>) {}
+    }
+
+    fn file(len: usize) -> File {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(len as u64).unwrap();
+        file
+    }
+
+    /// Bytes of a file as a guest's memory, at their place in the file.
+    fn shared(file: &File, start: usize, len: usize) -> SharedRegion {
+        let (start, len) = (start as u64, len as u64);
+        let file = file.try_clone().unwrap();
+        SharedRegion { guest_address: start, user_address: start, len, file, offset: start }
+    }
+
+    impl Guest {
+        /// A guest with so many regions of so many bytes, one behind the other, all of them zeroes.
+        pub(in super::super) fn of_pages(regions: usize, len: usize) -> Self {
+            let file = file(regions * len);
+            let shared: Vec<_> = (0..regions).map(|at| shared(&file, at * len, len)).collect();
+            Self::new(&shared, None, &mut Registered::default()).unwrap()
+        }
+    }
+
+    #[test]
+    fn memory_that_is_refused_leaves_nothing_registered() {
+        let file = file(8 * PAGE);
+        let mut transport = Registered::default();
+        let before = Guest::new(&[shared(&file, 0, 4 * PAGE)], None, &mut transport).unwrap();
+        let kept = transport.ids.clone();
+        for (what, bad) in [
+            ("it leads past the end of its file", shared(&file, 6 * PAGE, 4 * PAGE)),
+            ("it is no whole pages", shared(&file, 6 * PAGE, 100)),
+            ("it is where another is", shared(&file, 5 * PAGE, 2 * PAGE)),
+        ] {
+            let all = [shared(&file, 0, 4 * PAGE), shared(&file, 4 * PAGE, 2 * PAGE), bad];
+            assert!(Guest::new(&all, Some(&before), &mut transport).is_err(), "{what}");
+            assert_eq!(transport.ids, kept, "{what}");
+        }
+    }
+
+    #[test]
+    fn registration_of_the_same_bytes_twice_ends_once() {
+        let file = file(4 * PAGE);
+        let twice = || {
+            let again = SharedRegion { guest_address: 1 << 20, ..shared(&file, 0, 4 * PAGE) };
+            [shared(&file, 0, 4 * PAGE), again]
+        };
+        let mut transport = Registered::default();
+        let first = Guest::new(&twice(), None, &mut transport).unwrap();
+        let second = Guest::new(&twice(), Some(&first), &mut transport).unwrap();
+        first.deregister(&[&second].into_iter(), &mut transport);
+        assert_eq!(transport.ids.len(), 1);
+        second.deregister(&None.into_iter(), &mut transport);
+        assert_eq!(transport.ids, []);
     }
 }

@@ -40,15 +40,20 @@ use super::seccomp;
 use super::serve::{Place, Service};
 use anyhow::{Context, Result, bail};
 use frontend::Shared;
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nvmf_host::Namespace;
 use server::Server;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
+
+/// How long accepting rests when the process has no descriptor left.
+const REST: Duration = Duration::from_millis(100);
 
 /// A disk that is served.
 struct Up {
@@ -107,20 +112,42 @@ fn run(origin: &Origin, wires: Wires<Up>) -> Result<()> {
     let its_options = options.clone();
     let _frontends = in_thread("nvmf-vhost-qemu", move || {
         seccomp::confine(&its_options, true);
-        loop {
-            poll(&mut [PollFd::new(incoming.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE)?;
-            let Some(listener) = its_listener.upgrade() else { return Ok(()) };
-            if let Some(stream) = listener.accept()? {
-                drop(listener);
-                stream.set_nonblocking(false)?;
-                frontend::serve(&its_shared, stream)?;
-            }
-        }
+        serve_frontends(&incoming, &its_listener, &its_shared);
+        Ok(())
     })?;
     // Nobody hears: it is told to end.
     let _ = wires.up.send(Up { found, socket: path, shared });
     seccomp::confine(options, true);
     server.serve()
+}
+
+/// Serves frontends, one after the other, until the disk has ended. What there is too little of to serve one (descriptors, memory)
+/// may be there later: QEMU waits, or connects again.
+fn serve_frontends(incoming: &OwnedFd, listener: &Weak<Listener>, shared: &Arc<Shared>) {
+    let mut is_logged = false;
+    loop {
+        let waited = poll(&mut [PollFd::new(incoming.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE);
+        let Some(listener) = listener.upgrade() else { return };
+        let accepted = match waited {
+            Ok(_) => listener.accept(),
+            Err(Errno::EINTR) => continue,
+            Err(errno) => Err(errno.into()),
+        };
+        drop(listener);
+        let served = accepted.and_then(|stream| {
+            let Some(stream) = stream else { return Ok(()) };
+            stream.set_nonblocking(false)?;
+            frontend::serve(shared, stream)
+        });
+        let Err(error) = served else {
+            is_logged = false;
+            continue;
+        };
+        if !std::mem::replace(&mut is_logged, true) {
+            tracing::warn!(%error, "cannot accept a connection from QEMU, and tries again until it can");
+        }
+        std::thread::sleep(REST);
+    }
 }
 
 /// What a guest is told of the disk's name: the first twenty digits of what the namespace is identified by.
