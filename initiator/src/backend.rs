@@ -84,6 +84,7 @@ impl RemoteBackend<AnyTransport> {
     /// When there are too many paths, or the system lacks a resource; when one of the paths that there are, also one
     /// that was added, has TLS, and this one has none.
     pub fn add_path(&mut self, options: &Options, path: &PathOptions) -> Result<(), Error> {
+        options.check_queues()?;
         let has_tls = options.check_added(path, self.has_tls)?;
         let cannot = |reason| Error::System { what: "cannot add a path", reason };
         let mut one = options.clone();
@@ -107,6 +108,7 @@ impl<T: Transport> RemoteBackend<T> {
     /// # Errors
     /// As [`crate::Connection::connect`].
     pub fn connect_over(transport: T, options: &Options) -> Result<Self, Error> {
+        options.check_queues()?;
         Self::connect_paths(transport, None, Vec::new(), options)
     }
 
@@ -151,6 +153,7 @@ impl<T: Transport> RemoteBackend<T> {
         disk: NamespaceIdentity,
         impacted: &[Impacted],
     ) -> Result<Self, Error> {
+        options.check_queues()?;
         Self::resume_paths(transport, None, Vec::new(), options, disk, impacted)
     }
 

@@ -88,6 +88,7 @@ impl Connection {
         options: Options,
         transport: impl FnMut() -> Result<T, String> + Send + 'static,
     ) -> Result<Self, Error> {
+        options.check_queues()?;
         Self::connect_paths(options, transport, Vec::new()).await
     }
 

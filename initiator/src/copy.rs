@@ -120,6 +120,10 @@ impl Device {
     /// # Errors
     /// As [`Device::read`].
     pub async fn read_exact_at(&self, offset: u64, into: &mut [u8]) -> Result<(), Error> {
+        if into.is_empty() {
+            return Ok(());
+        }
+        self.check_end("a read", offset, into.len() as u64)?;
         let (head, middle) = self.split(offset, into.len());
         let (first, rest) = into.split_at_mut(head);
         let (whole, last) = rest.split_at_mut(middle);
@@ -143,6 +147,10 @@ impl Device {
     /// # Errors
     /// As [`Device::read`].
     pub async fn write_all_at(&self, offset: u64, from: &[u8]) -> Result<(), Error> {
+        if from.is_empty() {
+            return Ok(());
+        }
+        self.check_end("a write", offset, from.len() as u64)?;
         let (head, middle) = self.split(offset, from.len());
         let (first, rest) = from.split_at(head);
         let (whole, last) = rest.split_at(middle);

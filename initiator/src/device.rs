@@ -86,23 +86,23 @@ impl Device {
     /// stays.
     #[must_use]
     pub fn geometry(&self) -> Geometry {
-        let snapshot = self.shared.lock_snapshot();
-        if snapshot.foreign.iter().any(|(nsid, _)| *nsid == self.nsid) {
-            return self.geometry;
-        }
-        let now = snapshot.namespaces.iter().find(|namespace| namespace.nsid == self.nsid);
-        now.map_or(self.geometry, |namespace| namespace.geometry)
+        self.shown(|namespace| namespace.geometry).unwrap_or(self.geometry)
     }
 
     /// What the controller says of it now: identifiers, sizes, limits of one command. `None` while it does not show the disk
     /// that was opened. [`Device::identify`] has the rest.
     #[must_use]
     pub fn namespace(&self) -> Option<Namespace> {
+        self.shown(Namespace::clone)
+    }
+
+    /// Something of what the controller says of it now; `None` while it does not show the disk that was opened.
+    fn shown<T>(&self, of: impl FnOnce(&Namespace) -> T) -> Option<T> {
         let snapshot = self.shared.lock_snapshot();
         if snapshot.foreign.iter().any(|(nsid, _)| *nsid == self.nsid) {
             return None;
         }
-        snapshot.namespaces.iter().find(|namespace| namespace.nsid == self.nsid).cloned()
+        snapshot.namespaces.iter().find(|namespace| namespace.nsid == self.nsid).map(of)
     }
 
     /// Whether the controller copies ([`Device::copy`]).
@@ -181,7 +181,8 @@ impl Device {
     /// # Errors
     /// [`Error::Misaligned`], [`Error::Io`], [`Error::Memory`], and what ended the connection; with the buffer.
     pub async fn read(&self, offset: u64, buffer: Buffer) -> Result<Buffer, Failed> {
-        self.with_buffer("a read", |range, into| BlockOp::Read { range, into }, offset, buffer).await
+        let range = self.range("a read", offset, buffer.len() as u64);
+        self.with_buffer("a read", range, |range, into| BlockOp::Read { range, into }, offset, buffer).await
     }
 
     /// Writes the buffer at `offset`, without a copy; with one, when the buffer is another connection's.
@@ -189,8 +190,9 @@ impl Device {
     /// # Errors
     /// As [`Device::read`].
     pub async fn write(&self, offset: u64, buffer: Buffer) -> Result<Buffer, Failed> {
+        let range = self.range("a write", offset, buffer.len() as u64);
         let op = |range, from| BlockOp::Write { range, from, fua: false };
-        self.with_buffer("a write", op, offset, buffer).await
+        self.with_buffer("a write", range, op, offset, buffer).await
     }
 
     /// The same, durable when it ends (force unit access).
@@ -198,8 +200,9 @@ impl Device {
     /// # Errors
     /// As [`Device::read`].
     pub async fn write_fua(&self, offset: u64, buffer: Buffer) -> Result<Buffer, Failed> {
+        let range = self.range("a write", offset, buffer.len() as u64);
         let op = |range, from| BlockOp::Write { range, from, fua: true };
-        self.with_buffer("a write", op, offset, buffer).await
+        self.with_buffer("a write", range, op, offset, buffer).await
     }
 
     /// Succeeds if the device holds the buffer's bytes at `offset`; else [`Error::Io`] with
@@ -208,7 +211,9 @@ impl Device {
     /// # Errors
     /// As [`Device::read`].
     pub async fn compare(&self, offset: u64, buffer: Buffer) -> Result<Buffer, Failed> {
-        self.with_buffer("a compare", |range, with| BlockOp::Compare { range, with }, offset, buffer).await
+        let range = self.range("a compare", offset, buffer.len() as u64);
+        let op = |range, with| BlockOp::Compare { range, with };
+        self.with_buffer("a compare", range, op, offset, buffer).await
     }
 
     /// Writes the second half of the buffer at `offset` if the device holds the first half there, else fails with
@@ -224,12 +229,9 @@ impl Device {
     /// As [`Device::read`]; [`Error::TooLong`]. [`BlockError::Unsupported`](crate::BlockError::Unsupported) where the controller has no
     /// such operation; nothing was done then.
     pub async fn compare_and_write(&self, offset: u64, buffer: Buffer, fua: bool) -> Result<Buffer, Failed> {
-        let range = match self.pair_range(offset, buffer.len()) {
-            Ok(range) => range,
-            Err(error) => return Err(Failed { error, buffer: Some(buffer) }),
-        };
-        let op = |_, data| BlockOp::CompareAndWrite { range, data, fua };
-        self.with_buffer("a compare and write", op, offset, buffer).await
+        let range = self.pair_range(offset, buffer.len());
+        let op = |range, data| BlockOp::CompareAndWrite { range, data, fua };
+        self.with_buffer("a compare and write", range, op, offset, buffer).await
     }
 
     /// Has the controller copy `len` bytes from `from` to `to`, which do not overlap, within the namespace: no byte of them comes here.
@@ -318,7 +320,7 @@ impl Device {
     /// The range of a copy.
     ///
     /// # Errors
-    /// [`Error::Misaligned`], [`Error::Overlap`].
+    /// As [`Device::range`]; [`Error::Overlap`].
     pub(crate) fn copy_op(&self, from: u64, to: u64, len: u64, fua: bool) -> Result<Op, Error> {
         let (source, range) = (self.range("a copy", from, len)?, self.range("a copy", to, len)?);
         if source.overlaps(range) {
@@ -327,38 +329,69 @@ impl Device {
         Ok(Op::Copy { range, from: source.start, fua })
     }
 
-    /// The range of a Compare and Write with a buffer of so many bytes.
+    /// The range of a Compare and Write with a buffer of so many bytes: that of each half.
+    ///
+    /// # Errors
+    /// As [`Device::range`]; [`Error::TooLong`].
     pub(crate) fn pair_range(&self, offset: u64, buffer_len: usize) -> Result<BlockRange, Error> {
-        let what = "a compare and write";
-        let range = self.range(what, offset, buffer_len as u64)?;
-        if !range.blocks.is_multiple_of(2) {
-            let (block_size, len) = (self.geometry.block_size, buffer_len as u64);
+        let (what, len, block_size) = ("a compare and write", buffer_len as u64, self.geometry.block_size);
+        self.check_aligned(what, offset, len)?;
+        if !(len / u64::from(block_size)).is_multiple_of(2) {
             return Err(Error::Misaligned { what, offset, len, block_size: 2 * block_size });
         }
-        let (len, max) = (buffer_len as u64 / 2, self.compare_and_write_max());
+        let (len, max) = (len / 2, self.compare_and_write_max());
+        let range = self.range(what, offset, len)?;
         if max > 0 && len > max.into() {
             return Err(Error::TooLong { what, len, max });
         }
-        Ok(BlockRange::new(range.start, range.blocks / 2))
+        Ok(range)
     }
 
+    /// The blocks that these bytes are.
+    ///
+    /// # Errors
+    /// [`Error::Misaligned`]; as [`Device::check_end`].
     pub(crate) fn range(&self, what: &'static str, offset: u64, len: u64) -> Result<BlockRange, Error> {
+        self.check_aligned(what, offset, len)?;
+        // It may have grown since it was opened; one that is smaller is another disk.
+        if offset.checked_add(len).is_none_or(|end| end > self.geometry.bytes()) {
+            self.check_end(what, offset, len)?;
+        }
+        let size = u64::from(self.geometry.block_size);
+        Ok(BlockRange::new(offset / size, len / size))
+    }
+
+    fn check_aligned(&self, what: &'static str, offset: u64, len: u64) -> Result<(), Error> {
         let block_size = self.geometry.block_size;
         let size = u64::from(block_size);
         if !offset.is_multiple_of(size) || !len.is_multiple_of(size) {
             return Err(Error::Misaligned { what, offset, len, block_size });
         }
-        Ok(BlockRange::new(offset / size, len / size))
+        Ok(())
+    }
+
+    /// Fails where these bytes lead past the end of the device. Where the controller does not show it at this moment only the operation
+    /// can tell, which waits until it does.
+    ///
+    /// # Errors
+    /// [`Error::Io`] with [`BlockError::OutOfRange`]; nothing was begun.
+    pub(crate) fn check_end(&self, what: &'static str, offset: u64, len: u64) -> Result<(), Error> {
+        let bytes = self.shown(|namespace| namespace.geometry.bytes()).unwrap_or(u64::MAX);
+        if offset.checked_add(len).is_some_and(|end| end <= bytes) {
+            return Ok(());
+        }
+        Err(Error::Io { what, offset, len, effect: Effect::Nothing, source: BlockError::OutOfRange })
     }
 
     async fn with_buffer(
         &self,
         what: &'static str,
+        range: Result<BlockRange, Error>,
         op: impl FnOnce(BlockRange, nvmf_block::Buffer) -> BlockOp,
         offset: u64,
         buffer: Buffer,
     ) -> Result<Buffer, Failed> {
-        let range = match self.range(what, offset, buffer.len() as u64) {
+        let range = match range {
             Ok(range) => range,
             Err(error) => return Err(Failed { error, buffer: Some(buffer) }),
         };

@@ -3,7 +3,7 @@
 use crate::address::{AddressSource, is_unknown};
 use crate::driver::{DriverConfig, Factory, PATHS_MAX, PathPolicy, Route, StartError};
 use crate::transport::{AnyTransport, Rdma, Tcp, TcpOptions};
-use crate::{Error, HostIdentity};
+use crate::{Effect, Error, HostIdentity};
 use core::time::Duration;
 use nvme_proto::Nqn;
 use nvmf_auth::Terms;
@@ -297,8 +297,20 @@ impl Options {
         Ok(ProviderSelection::towards(self.address, source, self.provider, self.crc, self.verbs)?)
     }
 
-    /// Whether there is a transport for these options.
+    /// Fails for queues that no association has: memory is taken for each command that they hold, before there is one.
+    pub(crate) fn check_queues(&self) -> Result<(), Error> {
+        let checked = self.driver_config().association.check_queues();
+        checked.map_err(|source| Error::Association {
+            nqn: self.nqn.to_string(),
+            address: self.address,
+            effect: Effect::Nothing,
+            source: Box::new(source),
+        })
+    }
+
+    /// Whether there can be a connection with these options, as far as that can be told, and a transport for it.
     pub(crate) fn check(&self) -> Result<(), Error> {
+        self.check_queues()?;
         if self.paths.len() >= PATHS_MAX {
             return Err(Error::System {
                 what: "cannot start a connection",
@@ -385,9 +397,9 @@ impl Options {
         }
     }
 
-    /// I/O queues in all.
+    /// I/O queues in all: for discovery none.
     fn queues(&self) -> u16 {
-        self.io_queues.saturating_add(self.write_queues)
+        if self.nqn == Nqn::DISCOVERY { 0 } else { self.io_queues.saturating_add(self.write_queues) }
     }
 
     /// Keys of commands that may be alive at once.
@@ -413,7 +425,7 @@ impl Options {
             source: self.source,
             write_queues: self.write_queues,
             association: AssociationConfig {
-                io_queues: if self.nqn == Nqn::DISCOVERY { 0 } else { self.queues() },
+                io_queues: self.queues(),
                 io_queue_entries: self.queue_depth,
                 keep_alive,
                 connect_timeout: self.connect_timeout(),

@@ -137,9 +137,11 @@ impl Queue {
     /// Fills the buffer from `offset` on.
     ///
     /// # Errors
-    /// [`Error::Misaligned`]; [`Error::Memory`] when the buffer is another connection's. Nothing was submitted then, here and below.
+    /// [`Error::Misaligned`]; [`Error::Io`] past the end of the device; [`Error::Memory`] when the buffer is another connection's.
+    /// Nothing was submitted then, here and below.
     pub fn read(&self, cookie: u64, offset: u64, buffer: Buffer) -> Result<(), Failed> {
-        self.with_buffer(cookie, "a read", offset, buffer, |range, into| BlockOp::Read { range, into })
+        let range = self.device.range("a read", offset, buffer.len() as u64);
+        self.with_buffer(cookie, "a read", range, offset, buffer, |range, into| BlockOp::Read { range, into })
     }
 
     /// Writes the buffer at `offset`; with `fua` it is durable when that ends.
@@ -147,7 +149,9 @@ impl Queue {
     /// # Errors
     /// As [`Queue::read`].
     pub fn write(&self, cookie: u64, offset: u64, buffer: Buffer, fua: bool) -> Result<(), Failed> {
-        self.with_buffer(cookie, "a write", offset, buffer, |range, from| BlockOp::Write { range, from, fua })
+        let range = self.device.range("a write", offset, buffer.len() as u64);
+        let op = |range, from| BlockOp::Write { range, from, fua };
+        self.with_buffer(cookie, "a write", range, offset, buffer, op)
     }
 
     /// As [`Device::compare`].
@@ -155,7 +159,9 @@ impl Queue {
     /// # Errors
     /// As [`Queue::read`].
     pub fn compare(&self, cookie: u64, offset: u64, buffer: Buffer) -> Result<(), Failed> {
-        self.with_buffer(cookie, "a compare", offset, buffer, |range, with| BlockOp::Compare { range, with })
+        let range = self.device.range("a compare", offset, buffer.len() as u64);
+        let op = |range, with| BlockOp::Compare { range, with };
+        self.with_buffer(cookie, "a compare", range, offset, buffer, op)
     }
 
     /// As [`Device::compare_and_write`].
@@ -169,12 +175,9 @@ impl Queue {
         buffer: Buffer,
         fua: bool,
     ) -> Result<(), Failed> {
-        let range = match self.device.pair_range(offset, buffer.len()) {
-            Ok(range) => range,
-            Err(error) => return Err(Failed { error, buffer: Some(buffer) }),
-        };
-        let op = |_, data| BlockOp::CompareAndWrite { range, data, fua };
-        self.with_buffer(cookie, "a compare and write", offset, buffer, op)
+        let range = self.device.pair_range(offset, buffer.len());
+        let op = |range, data| BlockOp::CompareAndWrite { range, data, fua };
+        self.with_buffer(cookie, "a compare and write", range, offset, buffer, op)
     }
 
     /// Makes durable every write whose end was returned before.
@@ -226,13 +229,14 @@ impl Queue {
         &self,
         cookie: u64,
         what: &'static str,
+        range: Result<BlockRange, Error>,
         offset: u64,
         buffer: Buffer,
         op: impl FnOnce(BlockRange, nvmf_block::Buffer) -> BlockOp,
     ) -> Result<(), Failed> {
         let len = buffer.len() as u64;
         let checked = match buffer.is_of(&self.device.shared.pool) {
-            true => self.device.range(what, offset, len),
+            true => range,
             false => Err(Error::Memory { bytes: len, reason: "it is another connection's".to_owned() }),
         };
         match checked {

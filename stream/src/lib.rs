@@ -9,6 +9,7 @@
 //! | `poller`, `token` | [`Poller`]: epoll, with tokens of the user's own; [`Token`]: those of a transport |
 //! | `schedule` | [`ReadSchedule`], [`SendSchedule`]: which sockets are read and written in a turn, and how much |
 //! | `listener`, `half_open` | [`listen()`], [`Listener`]; [`HalfOpen`]: connections that have not said what they want |
+//! | `socket_file` | [`listen_unix`], [`SocketFile`]: a Unix socket's file, and who may use it |
 //! | `machine` | [`machine_of`]: which addresses are one machine, for whoever counts peers |
 //! | `lingering` | [`Lingering`]: a closed connection whose last bytes leave |
 //! | `tls` | [`TlsAcceptor`], [`TlsConnector`]: TLS 1.3 with pre-shared keys beneath a [`Stream`] |
@@ -45,6 +46,7 @@ mod machine;
 mod outbox;
 mod poller;
 mod schedule;
+mod socket_file;
 mod stream;
 mod tls;
 mod token;
@@ -60,6 +62,7 @@ pub use machine::machine_of;
 pub use outbox::{Frame, Outbox, Region};
 pub use poller::{Interest, Poller};
 pub use schedule::{ACTIVE_MAX, ReadSchedule, SendSchedule};
+pub use socket_file::{SocketFile, listen_unix};
 pub use stream::{DIRECT_MIN, Received, Stream};
 pub use tls::{FindKey, Secured, TlsAcceptor, TlsConnector, TlsError};
 pub use token::Token;

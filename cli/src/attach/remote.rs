@@ -4,7 +4,7 @@ use super::changes::{Change, Changes, Properties};
 use super::control::{Control, Line, NewPath, PathNews};
 use super::counted::Counted;
 use super::fence::{Fence, FenceFile, FencePart};
-use super::nbd::Access;
+use super::nbd::{Access, Listener};
 use super::process::FatalPanics;
 use super::registry::Registry;
 use super::serve::{lock_disk, lock_new_disk};
@@ -29,7 +29,7 @@ use nvmf_initiator::{
 use nvmf_spin::Spin;
 use nvmf_tls::FileError;
 use std::os::fd::BorrowedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::oneshot;
@@ -98,6 +98,11 @@ impl Origin {
         let path = self.options.socket.path.clone().unwrap_or_else(|| registry.default_socket(nqn, nsid.0));
         registry.check_socket(&path)?;
         Ok(path)
+    }
+
+    /// Listens there, for those that it is for.
+    pub(super) fn listen(&self, socket: &Path) -> Result<Listener> {
+        Ok(Listener::bind(socket, self.access, &Registry::of_this_user().socket_lock())?)
     }
 
     /// Longer than commands of a server that was killed are carried out, where nothing more is known.

@@ -258,6 +258,7 @@ fn program(with_socket: bool, opens_devices: bool) -> Result<BpfProgram, Backend
 
 #[cfg(test)]
 mod tests {
+    use super::super::nbd::{Access, Listener};
     use super::*;
     use nvmf_initiator::{HostIdentity, TcpOptions};
     use std::fs::File;
@@ -374,5 +375,15 @@ mod tests {
             std::fs::remove_file(&socket).unwrap();
             drop(vec![1_u8; 32 << 20]);
         });
+    }
+
+    #[test]
+    fn confined_thread_takes_its_socket_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, lock) = (folder.path().join("disk.sock"), folder.path().join("sockets.lock"));
+        let access = Access { mode: 0o600, group: None };
+        let listener = Listener::bind(&path, access, &lock).unwrap();
+        confined(true, || drop(listener));
+        assert!(!path.exists());
     }
 }

@@ -6,7 +6,7 @@ use super::block_device::{announce_again, set_read_only};
 use super::changes::{Change, Changes, News, changes};
 use super::control::{Control, End};
 use super::nbd::kernel::Kernel;
-use super::nbd::{DiskInfo, Listener, Server};
+use super::nbd::{DiskInfo, Server};
 use super::registry;
 use super::remote::{AskedBy, END_TIME_MAX, FINISH_TIME_MAX, Found, Origin, Remote, Wires, in_thread};
 use super::seccomp;
@@ -227,7 +227,7 @@ fn run(origin: &Origin, clients: Clients, wires: Wires<Up>) -> Result<()> {
         }
         Clients::Socket => {
             let path = origin.socket(remote.found.namespace.nsid)?;
-            server.listen(Listener::bind(&path, origin.access)?)?;
+            server.listen(origin.listen(&path)?)?;
             socket = Some(path);
         }
     }

@@ -1,6 +1,6 @@
 //! What an association is to be.
 
-use super::AuthenticationConfig;
+use super::{AssociationError, AuthenticationConfig};
 use crate::{Cntlid, HostId, Nqn, limits};
 use core::time::Duration;
 use nvme_proto::fabrics::discovery::TransportType;
@@ -93,6 +93,28 @@ impl AssociationConfig {
         }
     }
 
+    /// Fails for I/O queues that no association has. Whoever makes something for each command that they hold asks before.
+    ///
+    /// # Errors
+    /// [`AssociationError::Config`].
+    pub fn check_queues(&self) -> Result<(), AssociationError> {
+        self.queue_fault().map_or(Ok(()), |fault| Err(AssociationError::Config(fault)))
+    }
+
+    /// What is wrong with its I/O queues, if anything.
+    fn queue_fault(&self) -> Option<&'static str> {
+        let entries = limits::QUEUE_ENTRIES_MIN..=limits::QUEUE_ENTRIES_MAX;
+        match self.purpose {
+            Purpose::Io if self.io_queues == 0 || self.io_queues > limits::IO_QUEUES_MAX => {
+                Some("an I/O association needs 1 to 128 I/O queues")
+            }
+            Purpose::Io if !entries.contains(&self.io_queue_entries) => {
+                Some("an I/O queue needs 2 to 1024 entries")
+            }
+            _ => None,
+        }
+    }
+
     /// What is wrong with it, if anything.
     pub(super) fn fault(&self) -> Option<&'static str> {
         if self.host_id.is_zero() {
@@ -111,14 +133,10 @@ impl AssociationConfig {
                 return Some("secure channel concatenation is for namespaces, not for discovery");
             }
         }
-        let entries = limits::QUEUE_ENTRIES_MIN..=limits::QUEUE_ENTRIES_MAX;
+        if let Some(fault) = self.queue_fault() {
+            return Some(fault);
+        }
         match self.purpose {
-            Purpose::Io if self.io_queues == 0 || self.io_queues > limits::IO_QUEUES_MAX => {
-                Some("an I/O association needs 1 to 128 I/O queues")
-            }
-            Purpose::Io if !entries.contains(&self.io_queue_entries) => {
-                Some("an I/O queue needs 2 to 1024 entries")
-            }
             Purpose::Io | Purpose::DiscoveryPersistent if self.keep_alive.is_zero() => {
                 Some("keep-alive is required: give a timeout above zero")
             }

@@ -10,8 +10,8 @@ use crate::raw::RawCommand;
 use crate::shared_driver::SharedDriver;
 use crate::state::StateReceiver;
 use crate::statistics::Counters;
-use crate::transport::Rdma;
-use crate::{Change, Device, Effect, Error, Failed, HostIdentity, Options, state};
+use crate::transport::{AnyTransport, Rdma};
+use crate::{Change, Device, Effect, Error, Failed, HostIdentity, Options, RemoteBackend, block_on, state};
 use core::pin::{Pin, pin};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
@@ -19,7 +19,7 @@ use futures_channel::oneshot;
 use nvme_proto::admin::log_page::AnaState;
 use nvme_proto::nvm::ReadWrite;
 use nvme_proto::opcode::{AdminOpcode, NvmOpcode};
-use nvme_proto::{Nsid, Status};
+use nvme_proto::{Nqn, Nsid, Status};
 use nvmf_block::BlockError;
 use nvmf_rdma::fault::{FaultOptions, Faulty};
 use nvmf_rdma::loopback::Fabric;
@@ -28,6 +28,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Wake;
 use std::time::Instant;
 
+mod bounds;
 #[cfg(feature = "tokio")]
 mod stream;
 
@@ -448,7 +449,8 @@ fn what_was_done_is_counted() {
     site.run(disk.read_to(0, &mut [0; 4 * BLOCK])).unwrap().unwrap();
     site.run(disk.write_from(0, &[0; 2 * BLOCK])).unwrap().unwrap();
     site.run(disk.flush()).unwrap().unwrap();
-    assert!(site.run(disk.read_to(1024 * BLOCK as u64, &mut [0; BLOCK])).unwrap().is_err());
+    site.target.refuse = no_reads;
+    assert!(site.run(disk.read_to(0, &mut [0; BLOCK])).unwrap().is_err());
     let statistics = site.connection.statistics();
     assert_eq!((statistics.reads, statistics.writes, statistics.others), (2, 1, 1));
     assert_eq!((statistics.bytes_read, statistics.bytes_written), (4 * BLOCK as u64, 2 * BLOCK as u64));
@@ -463,6 +465,46 @@ fn end_of_a_connection_is_a_change() {
     site.run(connection.close()).expect("it ends");
     let change = site.run(changes.next()).expect("it changes");
     assert_eq!(change, Change::State(ConnectionState::Lost));
+}
+
+/// What is made for a connection has room for each command that its queues may hold.
+#[test]
+fn queues_that_cannot_be_are_refused_before_anything_is_made_for_them() {
+    let nqn = "nqn.2026-11.com.example:disk".parse().unwrap();
+    let host = HostIdentity::generate().unwrap();
+    let with = |(io, write, depth)| {
+        let mut options = Options::with_host("192.0.2.1:4420".parse().unwrap(), nqn, host);
+        (options.io_queues, options.write_queues, options.queue_depth) = (io, write, depth);
+        options
+    };
+    let queues =
+        [(u16::MAX, u16::MAX), (u16::MAX, 1), (0, 0), (129, 0), (1, 128)].map(|(io, write)| (io, write, 128));
+    for queues in queues.into_iter().chain([
+        (1, 0, u16::MAX),
+        (1, 0, 0),
+        (1, 0, 1),
+        (1, 0, 1025),
+        (u16::MAX, u16::MAX, u16::MAX),
+    ]) {
+        let options = with(queues);
+        let refused = |error: Error| {
+            assert!(
+                matches!(&error, Error::Association { .. }) && error.effect() == Effect::Nothing,
+                "{queues:?}: {error}"
+            );
+            let reason = std::error::Error::source(&error).expect("a reason").to_string();
+            assert!(reason.contains("1 to 128") || reason.contains("2 to 1024"), "{queues:?}: {reason}");
+        };
+        refused(block_on(Connection::connect(options.clone())).unwrap_err());
+        let made = || -> Result<AnyTransport, String> { panic!("a transport is made") };
+        refused(block_on(Connection::connect_over(options.clone(), made)).unwrap_err());
+        refused(RemoteBackend::connect(&options).map(drop).unwrap_err());
+        let over = || Rdma::new(Fabric::new().provider());
+        refused(RemoteBackend::connect_over(over(), &options).map(drop).unwrap_err());
+    }
+    // A discovery service has no I/O queues, whatever is said of them.
+    let options = Options { nqn: Nqn::DISCOVERY, ..with((u16::MAX, u16::MAX, 128)) };
+    assert!(options.driver_config().operations < 2000);
 }
 
 /// Refuses every write of a block behind the first mebibyte.

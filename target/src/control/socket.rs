@@ -5,13 +5,14 @@
 
 use super::Call;
 use super::protocol::{Answer, Fault, LINE_MAX, parse};
-use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, connect, listen, socket};
-use nix::sys::stat::{Mode, fchmod};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use nvmf_config::{ControlSocket, Target};
+use nvmf_stream::listen_unix;
 use std::cmp::Reverse;
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::UnixListener as BlockingListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -94,7 +95,7 @@ pub fn usual_path() -> PathBuf {
 #[derive(Debug)]
 pub struct Socket {
     path: PathBuf,
-    socket: Option<OwnedFd>,
+    socket: Option<BlockingListener>,
 }
 
 impl Socket {
@@ -140,7 +141,7 @@ impl Socket {
     pub fn open(path: &Path, group: Option<&str>) -> Result<Self, SocketError> {
         let os = |source: io::Error| SocketError::Os { path: path.to_owned(), source };
         let gid = group.map(group_id).transpose()?;
-        let socket = match listen_at(path) {
+        let made = match listen_unix(path, BACKLOG) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 // Only a socket can have been left behind.
                 let is_socket = std::fs::symlink_metadata(path).is_ok_and(|it| it.file_type().is_socket());
@@ -152,17 +153,18 @@ impl Socket {
                 }
                 // Left behind by a target that was killed.
                 std::fs::remove_file(path).map_err(os)?;
-                listen_at(path)
+                listen_unix(path, BACKLOG)
             }
             result => result,
         };
-        let socket = Self { path: path.to_owned(), socket: Some(socket.map_err(os)?) };
+        let (socket, file) = made.map_err(os)?;
+        let socket = Self { path: path.to_owned(), socket: Some(socket) };
         if let (Some(gid), Some(group)) = (gid, group) {
             let chown =
                 |source| SocketError::Chown { path: path.to_owned(), group: group.to_owned(), source };
-            std::os::unix::fs::chown(path, None, Some(gid)).map_err(chown)?;
-            std::fs::set_permissions(path, PermissionsExt::from_mode(0o660)).map_err(os)?;
+            file.set_group(gid).map_err(chown)?;
         }
+        file.set_mode(if gid.is_some() { 0o660 } else { 0o600 }).map_err(os)?;
         Ok(socket)
     }
 
@@ -175,7 +177,8 @@ impl Socket {
     /// Serves it from now on, on the runtime that this is called in.
     pub(super) fn serve(&mut self, calls: mpsc::Sender<Call>) -> io::Result<()> {
         let Some(socket) = self.socket.take() else { return Ok(()) };
-        let listener = UnixListener::from_std(socket.into())?;
+        socket.set_nonblocking(true)?;
+        let listener = UnixListener::from_std(socket)?;
         tokio::spawn(accept(listener, calls));
         Ok(())
     }
@@ -185,16 +188,6 @@ impl Drop for Socket {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
     }
-}
-
-/// Nobody but its owner may use it at first: the mode that the file gets is the socket's own (unix(7)).
-fn listen_at(path: &Path) -> io::Result<OwnedFd> {
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-    fchmod(&socket, Mode::from_bits_truncate(0o600))?;
-    bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
-    listen(&socket, Backlog::new(BACKLOG)?)?;
-    Ok(socket)
 }
 
 /// Whether somebody listens there, or it is none of our business.

@@ -15,10 +15,11 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nvmf_config::MetricsAddress;
+use nvmf_stream::listen_unix;
 use std::collections::VecDeque;
 use std::io;
 use std::net::TcpListener;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
@@ -34,6 +35,8 @@ use tokio::time::{sleep, timeout};
 pub const PATH: &str = "/metrics";
 /// Connections at once.
 const CONNECTIONS_MAX: usize = 16;
+/// Connections that wait in the kernel.
+const BACKLOG: i32 = 64;
 /// How long one may last.
 const CONNECTION_TIME: Duration = Duration::from_secs(30);
 /// How long a request may take to arrive.
@@ -126,18 +129,18 @@ pub fn serve(address: &MetricsAddress, observed: Arc<Observed>) -> Result<Endpoi
 
 /// A socket at this path, for its user and group. One that a target has left there is replaced.
 fn bind(path: &Path) -> Result<UnixListener, EndpointError> {
-    let listener = match UnixListener::bind(path) {
+    let (listener, file) = match listen_unix(path, BACKLOG) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             let is_socket = std::fs::symlink_metadata(path)?.file_type().is_socket();
             if !is_socket || UnixStream::connect(path).is_ok() {
                 return Err(EndpointError::Taken);
             }
             std::fs::remove_file(path)?;
-            UnixListener::bind(path)?
+            listen_unix(path, BACKLOG)?
         }
         bound => bound?,
     };
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
+    file.set_mode(0o660)?;
     Ok(listener)
 }
 

@@ -45,7 +45,7 @@ impl Hold {
         let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
         setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
         let mut hosts = (0..self.hosts).map(|number| self.connect(number)).collect::<Result<Vec<_>>>()?;
-        println!("holding {} queue pairs", usize::from(self.io_queues + 1) * hosts.len());
+        println!("holding {} queue pairs", (usize::from(self.io_queues) + 1) * hosts.len());
         let ended = Arc::new(AtomicBool::new(false));
         let input_ended = Arc::clone(&ended);
         std::thread::spawn(move || {

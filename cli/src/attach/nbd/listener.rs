@@ -3,10 +3,10 @@
 use super::place::{Place, PlaceLock};
 use crate::attach::SocketOptions;
 use nvmf_attached::Attachment;
-use std::fs::{Metadata, Permissions};
+use nvmf_stream::listen_unix;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -15,6 +15,8 @@ use thiserror::Error;
 pub(crate) const OWN_MODE: u32 = 0o600;
 /// Bytes of a path in a socket's address (unix(7)), without the zero behind it.
 const PATH_LEN_MAX: usize = 107;
+/// Clients that wait to be accepted: as many as the system lets wait.
+const BACKLOG: i32 = i32::MAX;
 
 /// The socket cannot be served.
 #[derive(Debug, Error)]
@@ -92,23 +94,28 @@ impl Access {
 /// A Unix socket that clients connect to; its path goes with it, unless it is another's by then.
 #[derive(Debug)]
 pub(crate) struct Listener {
+    /// Goes first: its numbers are not given to another file while the socket is open.
+    _place: OwnPlace,
     socket: UnixListener,
-    path: PathBuf,
-    /// Device and inode number of the socket at the path. They are not given to another while this one is open.
-    id: (u64, u64),
 }
 
-impl Drop for Listener {
+/// The path at which this process has made a socket.
+#[derive(Debug)]
+struct OwnPlace {
+    path: PathBuf,
+    /// Device and inode number of the socket.
+    id: (u64, u64),
+    /// What is locked when it is removed.
+    lock: PathBuf,
+}
+
+impl Drop for OwnPlace {
     fn drop(&mut self) {
-        let Ok(_lock) = PlaceLock::take(&self.path) else { return };
-        if std::fs::symlink_metadata(&self.path).is_ok_and(|found| id(&found) == self.id) {
+        let Ok(_lock) = PlaceLock::take(&self.lock) else { return };
+        if std::fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.id) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
-}
-
-fn id(metadata: &Metadata) -> (u64, u64) {
-    (metadata.dev(), metadata.ino())
 }
 
 impl AsFd for Listener {
@@ -130,15 +137,16 @@ impl Listener {
         }
     }
 
-    /// Listens. A socket that nobody answers on, left by a server that was killed, is replaced.
+    /// Listens. A socket that nobody answers on, left by a server that was killed, is replaced. `lock` is a file that all servers of this
+    /// user lock while they make or remove a socket, and nobody else may open.
     ///
     /// # Errors
     /// [`ListenError`].
-    pub(crate) fn bind(path: &Path, access: Access) -> Result<Self, ListenError> {
+    pub(crate) fn bind(path: &Path, access: Access, lock: &Path) -> Result<Self, ListenError> {
         Self::check(path)?;
         let os = |source| ListenError::Os { path: path.to_owned(), source };
-        // Until the socket is there, and it is known which it is.
-        let lock = PlaceLock::take(path).map_err(os)?;
+        // Until the socket is there.
+        let locked = PlaceLock::take(lock).map_err(os)?;
         let owned = || path.to_owned();
         match Place::of(path) {
             Ok(Place::Free) => {}
@@ -147,16 +155,15 @@ impl Listener {
             Ok(Place::NotASocket) => return Err(ListenError::NotASocket { path: owned() }),
             Err(source) => return Err(ListenError::Unknown { path: owned(), source }),
         }
-        // The process's umask keeps others out until the group is set.
-        let socket = UnixListener::bind(path).map_err(os)?;
-        let id = id(&std::fs::symlink_metadata(path).map_err(os)?);
-        drop(lock);
-        let listener = Self { socket, path: owned(), id };
+        let (socket, file) = listen_unix(path, BACKLOG).map_err(os)?;
+        drop(locked);
+        let listener =
+            Self { _place: OwnPlace { path: owned(), id: file.id(), lock: lock.to_owned() }, socket };
         listener.socket.set_nonblocking(true).map_err(os)?;
         if let Some(group) = access.group {
-            std::os::unix::fs::chown(path, None, Some(group)).map_err(os)?;
+            file.set_group(group).map_err(os)?;
         }
-        std::fs::set_permissions(path, Permissions::from_mode(access.mode)).map_err(os)?;
+        file.set_mode(access.mode).map_err(os)?;
         Ok(listener)
     }
 

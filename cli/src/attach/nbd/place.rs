@@ -1,13 +1,13 @@
 //! What is at a Unix socket's path, and who may change that.
 
+use std::fs::{File, TryLockError};
 use std::io;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long others may take that look at a path of the same folder.
+/// How long others may take that look at a socket's path.
 const LOCK_TIME_MAX: Duration = Duration::from_secs(5);
 const LOCK_POLL: Duration = Duration::from_millis(1);
 
@@ -49,37 +49,46 @@ impl Place {
     }
 }
 
-/// The right to make or remove sockets of a folder, of all processes that take this lock, and only for as long as that
-/// lasts: a path that was found stale stays so until it is replaced.
+/// The right to make or remove sockets, of all processes that take this lock, and only for as long as that lasts: a path that was
+/// found stale stays so until it is replaced.
 ///
-/// It is an abstract Unix address, which ends with its process however that ends. Each network namespace has its own.
+/// It is a lock of a file that only its user may open, in a folder where only he makes files: nobody else can keep it. It ends with
+/// its process, however that ends.
 #[derive(Debug)]
 pub(super) struct PlaceLock {
-    _name: UnixDatagram,
+    _file: File,
 }
 
 impl PlaceLock {
-    /// Waits for the lock of the folder of this path.
+    /// Waits for the lock that is this file.
     ///
     /// # Errors
-    /// When there is no such folder, or another process keeps the lock.
-    pub(super) fn take(path: &Path) -> io::Result<Self> {
-        let (device, inode) = folder(path)?;
-        let name = format!("nvmf-socket/{device}/{inode}");
-        let address = SocketAddr::from_abstract_name(&name)?;
+    /// When there is no such file and it cannot be made, or another process keeps the lock.
+    pub(super) fn take(lock: &Path) -> io::Result<Self> {
+        let file = open(lock)?;
         let deadline = Instant::now() + LOCK_TIME_MAX;
         loop {
-            match UnixDatagram::bind_addr(&address) {
-                Ok(name) => return Ok(Self { _name: name }),
-                Err(error) if error.kind() != io::ErrorKind::AddrInUse => return Err(error),
-                Err(_) if Instant::now() < deadline => std::thread::sleep(LOCK_POLL),
-                Err(_) => {
-                    let kept =
-                        format!("another process keeps the abstract socket @{name}, the lock of its folder");
+            match file.try_lock() {
+                Ok(()) => return Ok(Self { _file: file }),
+                Err(TryLockError::Error(error)) => return Err(error),
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(LOCK_POLL),
+                Err(TryLockError::WouldBlock) => {
+                    let kept = format!("another process keeps {} locked", lock.display());
                     return Err(io::Error::new(io::ErrorKind::TimedOut, kept));
                 }
             }
         }
+    }
+}
+
+/// The file of a lock, made where it is not there. The threads that serve a disk may make none (seccomp): for them it has been there
+/// since their socket was made.
+fn open(lock: &Path) -> io::Result<File> {
+    match File::open(lock) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            File::options().write(true).create(true).truncate(false).mode(0o600).open(lock)
+        }
+        opened => opened,
     }
 }
 
@@ -96,10 +105,12 @@ pub(crate) fn is_same(a: &Path, b: &Path) -> bool {
     a == b || a.file_name().is_some() && a.file_name() == b.file_name() && is_one_folder()
 }
 
-/// Removes a socket that a server left behind which was killed, and nothing else.
-pub(crate) fn clear_away(path: &Path) {
-    if let Ok(_lock) = PlaceLock::take(path)
-        && let Ok(Place::Stale) = Place::of(path)
+/// Removes a socket that a server left behind which was killed, and nothing else; under this lock.
+pub(crate) fn clear_away(path: &Path, lock: &Path) {
+    let is_stale = || matches!(Place::of(path), Ok(Place::Stale));
+    if is_stale()
+        && let Ok(_lock) = PlaceLock::take(lock)
+        && is_stale()
     {
         let _ = std::fs::remove_file(path);
     }

@@ -186,7 +186,7 @@ impl Listed {
         if let Some(disk) = &disk {
             if let Some(socket) = &disk.socket {
                 // By now it may be another server's, which lives.
-                nbd::clear_socket_away(socket);
+                nbd::clear_socket_away(socket, &self.registry.socket_lock());
             }
             // By its mark: one that was killed early did not know the device's number.
             ublk::clear_away(disk.mark);

@@ -7,6 +7,7 @@
 //! | `ID.fence` | what may still be carried out at the target when the server is killed (`fence`) |
 //! | `ID.ask` | the socket on which its server is asked what it has done (`answer`) |
 //! | `ID.log` | the log of a server in the background |
+//! | `sockets.lock` | locked while the socket of a disk is made or removed |
 //!
 //! Whether a server lives is asked of the lock, which the kernel frees with its process: a process number says nothing
 //! in another PID namespace, and may be another process's by now. A query changes nothing. A disk whose server was killed
@@ -102,6 +103,12 @@ impl Registry {
             return refused(&format!("can be written by others (mode {mode:o})"), &help);
         }
         Ok(())
+    }
+
+    /// What is locked while the socket of a disk is made or removed, wherever that lies: a file of this folder, which nobody else can
+    /// lock.
+    pub(super) fn socket_lock(&self) -> PathBuf {
+        self.folder.join("sockets.lock")
     }
 
     /// Where the socket of a namespace lies unless the user says otherwise.

@@ -105,7 +105,7 @@ fn run(origin: &Origin, wires: Wires<Up>) -> Result<()> {
     let server = Server::new(remote, messages, control)?;
     let path = origin.socket(found.namespace.nsid)?;
     // Its path goes when the disk has ended: QEMU tries to connect until another server is there.
-    let listener = Arc::new(Listener::bind(&path, origin.access)?);
+    let listener = Arc::new(origin.listen(&path)?);
     let (its_listener, its_shared) = (Arc::downgrade(&listener), Arc::clone(&shared));
     let incoming = listener.as_fd().try_clone_to_owned()?;
     // Nobody waits for it: it ends with the process.

@@ -1,14 +1,10 @@
 //! The socket's path, and whose it is.
 
-use super::super::listener::ListenError;
 use super::*;
-use std::os::unix::net::{UnixDatagram, UnixListener};
-use std::path::Path;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
 use std::sync::Barrier;
-
-fn bind(path: &Path) -> Result<Listener, ListenError> {
-    Listener::bind(path, access())
-}
 
 /// Leaves a socket as a server does that is killed.
 fn leave_stale(path: &Path) {
@@ -82,4 +78,39 @@ fn socket_with_a_full_backlog_is_in_use() {
     std::thread::spawn(move || tell.send(bind(&path)));
     let bound = hear.recv_timeout(TIME_MAX).expect("it waits for the server");
     assert!(matches!(bound, Err(ListenError::InUse { .. })));
+}
+
+/// Of another user, for instance: such names are anybody's.
+#[test]
+fn socket_is_made_and_removed_whoever_has_abstract_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("nbd.sock");
+    leave_stale(&path);
+    let found = std::fs::metadata(folder.path()).unwrap();
+    let name = format!("nvmf-socket/{}/{}", found.dev(), found.ino());
+    let _taken = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap();
+    drop(bind(&path).unwrap());
+    assert!(!path.exists());
+}
+
+#[test]
+fn lock_of_sockets_is_its_user_s_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("nbd.sock");
+    let _listener = bind(&path).unwrap();
+    assert_eq!(std::fs::metadata(lock_of(&path)).unwrap().mode() & 0o077, 0);
+}
+
+#[test]
+fn link_in_the_place_of_a_socket_is_neither_followed_nor_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, theirs) = (folder.path().join("nbd.sock"), folder.path().join("theirs"));
+    leave_stale(&theirs);
+    let mode = || std::fs::metadata(&theirs).unwrap().mode();
+    let before = mode();
+    symlink(&theirs, &path).unwrap();
+    let access = Access { mode: 0o777, group: None };
+    let bound = Listener::bind(&path, access, &lock_of(&path));
+    assert!(matches!(bound, Err(ListenError::NotASocket { .. })), "{bound:?}");
+    assert!(path.is_symlink() && mode() == before);
 }

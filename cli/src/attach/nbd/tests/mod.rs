@@ -9,7 +9,7 @@ mod sessions;
 mod structured;
 
 use super::disk::DiskInfo;
-use super::listener::{Access, Listener, OWN_MODE};
+use super::listener::{Access, ListenError, Listener, OWN_MODE};
 use super::server::Server;
 use nvmf_backend::decorator::{Fault, FaultOptions};
 use nvmf_backend::{Devices, DevicesOptions, Disk, DiskSpec};
@@ -20,7 +20,7 @@ use nvmf_memory::Memory;
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const DEVICE: DeviceId = DeviceId(1);
@@ -123,8 +123,13 @@ struct Scene {
 }
 
 /// Only the owner may use it.
-fn access() -> Access {
-    Access { mode: OWN_MODE, group: None }
+/// Under a lock beside it.
+fn bind(path: &Path) -> Result<Listener, ListenError> {
+    Listener::bind(path, Access { mode: OWN_MODE, group: None }, &lock_of(path))
+}
+
+fn lock_of(path: &Path) -> PathBuf {
+    path.with_file_name("sockets.lock")
 }
 
 fn devices(disk: &Disk) -> Devices {
@@ -146,7 +151,7 @@ impl Scene {
         let inner = Fault::new(devices(&disk), faults, 1);
         let backend = Gate::new(inner);
         let mut server = Server::new(info, DEVICE).unwrap();
-        server.listen(Listener::bind(&path, access()).unwrap()).unwrap();
+        server.listen(bind(&path).unwrap()).unwrap();
         Self { server, backend, disk, now: Duration::ZERO, path, _folder: folder }
     }
 
