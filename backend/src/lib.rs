@@ -29,7 +29,7 @@ mod rng;
 pub mod simulated;
 pub mod uring;
 
-pub use devices::{DEVICES_MAX, Devices, DevicesError, DevicesOptions, Hung, WatchId};
+pub use devices::{DEVICES_MAX, Devices, DevicesError, DevicesOptions, Hung, OpenedDisk, WatchId};
 pub use disk::{
     Disk, DiskSpec, DiskToLookAt, FailedOperation, Failure, Health, Identity, IdentitySource, ImageSource,
     OpenError, Opener, Presence, Thermometer,

@@ -196,8 +196,8 @@ pub enum BlockError {
     /// The device is gone (removed, closed, connection lost). Whether a write took effect is not known.
     #[error("the device is gone")]
     Gone,
-    /// This machine has no way to the device: it was fenced, or another client has the device for itself. Another path
-    /// may lead to it. Whether a write took effect is not known.
+    /// This machine has no way to the device: it was fenced, another client has the device for itself, or it has not come
+    /// to who was asked yet. Another path may lead to it. Whether a write took effect is not known.
     #[error(
         "the way to the device is closed to this machine: it was fenced, or another client has the device"
     )]

@@ -56,6 +56,7 @@ pub(crate) fn from_host(sqe: &Sqe, len: u32, fit: Fit, in_capsule_len: usize) ->
         Sgl::InCapsuleList { .. } => return Err(status::INVALID_SGL_COUNT),
         Sgl::Transport { len: room } => {
             check_len(len, room, fit)?;
+            check_dwords(len)?;
             Source::Remote(Remote::Transport)
         }
     };
@@ -71,6 +72,7 @@ pub(crate) fn to_host(sqe: &Sqe, len: u32, fit: Fit) -> Result<Transfer, Status>
         }
         Sgl::Transport { len: room } => {
             check_len(len, room, fit)?;
+            check_dwords(len)?;
             Ok(Transfer::ToHost { len, sink: Remote::Transport })
         }
         Sgl::InCapsuleList { .. } => Err(status::INVALID_SGL_COUNT),
@@ -84,6 +86,11 @@ fn check_len(len: u32, room: u32, fit: Fit) -> Result<(), Status> {
         Fit::AtLeast => len <= room,
     };
     if fits { Ok(()) } else { Err(status::DATA_SGL_LENGTH_INVALID) }
+}
+
+/// The PDUs of NVMe/TCP move whole dwords, and the messages of an authentication have a length in bytes.
+fn check_dwords(len: u32) -> Result<(), Status> {
+    if len.is_multiple_of(4) { Ok(()) } else { Err(status::INVALID_FIELD) }
 }
 
 /// The remote key that the host asks to have invalidated with the response, whatever that response is.
@@ -181,6 +188,20 @@ mod tests {
         assert_eq!(data(transport, TransportType::TCP), (true, true));
         assert_eq!(data(keyed, TransportType::TCP), (false, false));
         assert_eq!(data(transport, TransportType::RDMA), (false, false));
+    }
+
+    #[test]
+    fn data_in_pdus_of_their_own_are_whole_dwords() {
+        for (len, good) in [(3, false), (4, true), (4095, false), (4096, true)] {
+            let refusal = (!good).then_some(status::INVALID_FIELD);
+            let transport = with(SglDescriptor::transport(len));
+            assert_eq!(from_host(&transport, len, Fit::Exact, 0).err(), refusal, "{len}");
+            assert_eq!(to_host(&transport, len, Fit::Exact).err(), refusal, "{len}");
+            let keyed = with(SglDescriptor::keyed(0x1000, len, 7, false));
+            assert!(
+                from_host(&keyed, len, Fit::Exact, 0).is_ok() && to_host(&keyed, len, Fit::Exact).is_ok()
+            );
+        }
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! A namespace's disk, opened, and what the engine is told of it.
 
-use crate::limits::IN_USE_TIMEOUT;
 use crate::state::{StateDirectory, StateError};
 use crate::{machine, metrics};
 use nvme_proto::Nsid;
@@ -13,7 +12,6 @@ use nvmf_subsystem::{
 };
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -220,7 +218,8 @@ impl Export {
             (backing, _) => disk_spec(backing),
         };
         let read_only = namespace.read_only || group.is_some();
-        let disk = open_when_free(&spec, namespace, read_only).map_err(|error| hinted(namespace, error))?;
+        let disk =
+            Disk::open(&spec, namespace.block_size, read_only).map_err(|error| hinted(namespace, error))?;
         let uuid = match namespace.uuid {
             Some(uuid) => uuid,
             None => own_uuid(&nqn, namespace, &disk).map_err(ExportFault::Identity)?,
@@ -468,20 +467,6 @@ fn hinted(namespace: &Namespace, source: OpenError) -> ExportFault {
     match machine::sandbox_hint(path).filter(|_| may_be_hidden) {
         Some(hint) => ExportFault::Hidden { hint, source },
         None => source.into(),
-    }
-}
-
-/// The kernel takes the ring of a process apart after the process has ended, and only then lets go of its files: a
-/// target that is started again at once would find them in use.
-fn open_when_free(spec: &DiskSpec, namespace: &Namespace, read_only: bool) -> Result<Disk, OpenError> {
-    let deadline = Instant::now() + IN_USE_TIMEOUT;
-    loop {
-        match Disk::open(spec, namespace.block_size, read_only) {
-            Err(OpenError::InUse { .. }) if Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            opened => return opened,
-        }
     }
 }
 

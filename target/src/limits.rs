@@ -119,8 +119,6 @@ pub const BARRIER_INTERVAL: Duration = Duration::from_millis(1);
 /// Timers are looked at no more often than this.
 pub const TIMER_GRAIN: Duration = Duration::from_millis(1);
 
-/// How long a file may be in use at the start: its last user may just have ended.
-pub const IN_USE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a stop waits for commands under way.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long it waits, after that, for the queues to close: longer takes only a disk that does not answer.

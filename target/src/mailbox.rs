@@ -6,7 +6,7 @@ use crate::message::{Answered, Asked, Recipient, WorkerId, WorkerMessage};
 use crate::metrics::namespaces::Device;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nvmf_backend::{DevicesError, Disk};
+use nvmf_backend::{DevicesError, Disk, OpenedDisk};
 use nvmf_block::DeviceId;
 use nvmf_config::AddressList;
 use nvmf_rdma::ListenError;
@@ -18,15 +18,20 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+/// Whom a worker tells what became of a disk that it is given.
+pub type Told = Sender<(WorkerId, Result<(), DevicesError>)>;
+
 /// What a worker's thread is asked to do.
 #[derive(Debug)]
 pub enum ThreadMessage<D> {
     /// To be read by the worker.
     Worker(WorkerMessage<D>),
+    /// Devices of these numbers come later: until then, commands for them may be tried again.
+    Expect(Arc<[DeviceId]>),
     /// Makes a disk the device of that number, counted there, and says when it is.
-    Attach(DeviceId, Disk, Arc<Device>, Sender<Result<(), DevicesError>>),
+    Attach(DeviceId, OpenedDisk, Arc<Device>, Told),
     /// Gives a device the new length of its disk, and says when it has it.
-    Resize(DeviceId, Disk, Sender<Result<(), DevicesError>>),
+    Resize(DeviceId, Disk, Told),
     /// Lets a device go.
     Detach(DeviceId),
     /// Listens, and says on which address.

@@ -147,14 +147,20 @@ where
                     worker.deliver(message);
                 }
             }
+            ThreadMessage::Expect(devices) => {
+                devices.iter().for_each(|device| worker.backend().expect(*device));
+            }
             ThreadMessage::Attach(device, disk, counted, done) => {
-                worker.count_device(device, counted);
+                let attached = worker.backend().attach_opened(device, disk);
+                if attached.is_ok() {
+                    worker.count_device(device, counted);
+                }
                 // Nobody waits for the answer any more only when the daemon is ending.
-                let _ = done.send(worker.backend().attach(device, &disk));
+                let _ = done.send((id, attached));
             }
             ThreadMessage::Resize(device, disk, done) => {
                 worker.backend().resize(device, &disk);
-                let _ = done.send(Ok(()));
+                let _ = done.send((id, Ok(())));
             }
             ThreadMessage::Detach(device) => {
                 // The notice that removes its namespace was sent before. It is applied first, so that later commands

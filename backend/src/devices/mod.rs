@@ -1,6 +1,7 @@
 //! One worker's devices.
 
 mod at_once;
+mod attach;
 mod drives;
 mod images;
 mod locking;
@@ -14,6 +15,7 @@ use crate::uring::file::{FileOperation, Next};
 use crate::uring::nvme::Namespace;
 use crate::uring::{FILES_MAX, NvmeRing, Ring, RingError, Unpinned};
 use at_once::AtOnce;
+pub use attach::OpenedDisk;
 use images::Images;
 use locking::{AwaitsLock, LockedRange};
 use nvmf_block::{
@@ -22,7 +24,7 @@ use nvmf_block::{
 };
 use nvmf_memory::{Memory, OutOfMemory, Pool};
 use operation::Operation;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -169,6 +171,8 @@ pub struct Devices {
     /// Likewise, for the first image.
     images: Option<Box<Images>>,
     devices: Vec<Option<Device>>,
+    /// Those that are to be attached; the disk, where it has got another length meanwhile.
+    expected: BTreeMap<DeviceId, Option<Disk>>,
     /// The number of devices, including closing ones.
     attached: usize,
     operations: Vec<Option<Operation>>,
@@ -211,6 +215,7 @@ impl Devices {
             drives: None,
             images: None,
             devices: Vec::new(),
+            expected: BTreeMap::new(),
             attached: 0,
             operations: (0..depth).map(|_| None).collect(),
             free: (0..depth).rev().collect(),
@@ -227,68 +232,12 @@ impl Devices {
         })
     }
 
-    /// Attaches a disk as device `id`.
-    ///
-    /// # Errors
-    /// [`DevicesError::Device`], [`DevicesError::File`].
-    pub fn attach(&mut self, id: DeviceId, disk: &Disk) -> Result<(), DevicesError> {
-        let slot = slot(id);
-        let index = slot as usize;
-        if self.devices.get(index).is_some_and(Option::is_some) {
-            return Err(DevicesError::Device(id));
-        }
-        if let Kind::File(file) = &disk.0.kind {
-            let own = file.for_worker().map_err(DevicesError::OpenAgain)?;
-            // The ring holds on to both: to the one with the lock, so that no other process serves the disk while the
-            // kernel still has operations of this one, even if it was killed.
-            let used = own.as_ref().unwrap_or(&file.file);
-            self.ring.set_file(slot, used.as_raw_fd()).map_err(DevicesError::File)?;
-            self.ring.hold_file(slot, file.file.as_raw_fd()).map_err(DevicesError::File)?;
-            if let Some(served) = &file.served {
-                self.ring.allow_waiting(self.depth as u32).map_err(DevicesError::File)?;
-                own.into_iter().for_each(|own| served.keep(own));
-            }
-            if file.drive.is_some() {
-                self.set_drive(id, file.file.as_raw_fd())?;
-            }
-        }
-        if let Kind::Image(_) = &disk.0.kind {
-            self.prepare_for_images()?;
-        }
-        if self.devices.len() <= index {
-            self.devices.resize_with(index + 1, || None);
-        }
-        let memory = match &disk.0.kind {
-            // Borrowed reads count references: each worker has its own counter.
-            Kind::Ram(disk) => Some(disk.memory().share()),
-            Kind::File(_) | Kind::Image(_) | Kind::Null => None,
-        };
-        let drive = match &disk.0.kind {
-            Kind::File(file) => file.drive.as_ref().map(|drive| drive.namespace),
-            Kind::Image(_) | Kind::Ram(_) | Kind::Null => None,
-        };
-        let disk = Arc::clone(&disk.0);
-        let (member, locked) = disk.locks.join(id, &self.mail);
-        self.devices[index] = Some(Device {
-            id,
-            disk,
-            memory,
-            drive,
-            in_flight: 0,
-            bounces: 0,
-            syncs: Syncs::default(),
-            locked: locked.into_iter().map(LockedRange::before_us).collect(),
-            member,
-            unshared: Vec::new(),
-            closing: false,
-        });
-        self.attached += 1;
-        Ok(())
-    }
-
     /// Gives a device the new length of its disk ([`Disk::grown`]). It is the same open file, so operations in flight
-    /// stay valid. A device that is not there, or is closing, stays as it is.
+    /// stay valid. One that is to be attached has it then; one that is not there, or is closing, stays as it is.
     pub fn resize(&mut self, id: DeviceId, disk: &Disk) {
+        if let Some(latest) = self.expected.get_mut(&id) {
+            *latest = Some(disk.clone());
+        }
         if let Some(device) = self.device_mut(id).filter(|device| !device.closing) {
             device.disk = Arc::clone(&disk.0);
         }
@@ -296,6 +245,7 @@ impl Devices {
 
     /// Detaches a device: operations in flight complete; later ones fail with [`BlockError::Gone`].
     pub fn detach(&mut self, id: DeviceId) {
+        self.expected.remove(&id);
         if let Some(device) = self.device_mut(id) {
             device.closing = true;
             self.close_if_idle(slot(id));
@@ -345,9 +295,7 @@ impl Devices {
         self.attached -= 1;
         self.forget_unshared(device.id);
         if matches!(device.disk.kind, Kind::File(_)) {
-            // The kernel releases the files. If this fails, the next attach to the slot replaces them.
-            let _ = self.ring.set_file(slot, -1);
-            let _ = self.ring.hold_file(slot, -1);
+            self.clear_files(slot);
             if let (Some(_), Some(drives)) = (device.drive, &mut self.drives) {
                 let _ = drives.set_file(slot, -1);
             }
@@ -424,7 +372,8 @@ impl Devices {
     /// Starts an operation. `Some`: it is complete already.
     fn start(&mut self, tag: Tag, id: DeviceId, op: BlockOp) -> Option<Result<(), BlockError>> {
         let Some(device) = self.device(id).filter(|device| device.is_there()) else {
-            return Some(Err(BlockError::Gone));
+            let is_expected = self.expected.contains_key(&id);
+            return Some(Err(if is_expected { BlockError::Path } else { BlockError::Gone }));
         };
         let (start, len) = match self.check(device, &op) {
             Ok(place) => place,
@@ -469,7 +418,7 @@ impl Devices {
                         let aligned =
                             op.buffer().is_none_or(|b| b.offset.is_multiple_of(file.memory_alignment));
                         match device.drive {
-                            None => FileOperation::new(op, start, len, aligned, file.direct),
+                            None => FileOperation::new(op, start, len, aligned, file.write_through),
                             Some(drive) => FileOperation::on_nvme(op, start, len, aligned, drive),
                         }
                     }

@@ -1,6 +1,9 @@
 use super::*;
 use crate::disk::{DiskSpec, FailedOperation};
+use crate::uring::file::Command;
 use nvmf_block::Buffer;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::Instant;
 
@@ -223,6 +226,32 @@ fn interrupted_sync_is_issued_again_for_all_that_share_it() {
     assert!(results.iter().all(|(_, result)| *result == Err(BlockError::CacheLost)), "{results:?}");
 }
 
+/// A file system may have other writes of the file in the page cache. A write that is durable by itself would take the
+/// error that a flush was to be told of.
+#[test]
+fn write_with_fua_of_a_file_is_a_write_and_a_flush() {
+    let folder = tempfile::tempdir().unwrap();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    for open in [buffered, file] {
+        let disk = open(&folder.path().join("disk.img"));
+        let mut devices = devices(8);
+        devices.attach(DEVICE, &disk).unwrap();
+        let (_memory, from) = register(&mut devices, 4096);
+        let write = BlockOp::Write { range: BlockRange::new(0, 1), from, fua: true };
+        devices.submit(Tag(1), DEVICE, write).unwrap();
+        let commands: Vec<_> = devices.operations.iter().flatten().map(|it| it.file.command()).collect();
+        assert!(matches!(commands[..], [Command::Write { dsync: false, .. }]), "{commands:?}");
+        assert_eq!(collect(&mut devices, 1), [1]);
+        // What fails then is the write itself.
+        devices.ring.set_file(slot(DEVICE), full.as_raw_fd()).unwrap();
+        assert_eq!(run(&mut devices, write), Err(BlockError::NoSpace));
+        assert_eq!(disk.health().cache_lost, None);
+        let Kind::File(backing) = &disk.0.kind else { unreachable!("it is a file") };
+        devices.ring.set_file(slot(DEVICE), backing.file.as_raw_fd()).unwrap();
+        assert_eq!(run(&mut devices, write), Ok(()));
+    }
+}
+
 /// Each worker must be told of lost data itself.
 #[test]
 fn workers_have_an_open_file_each() {
@@ -313,6 +342,65 @@ fn a_failure_is_recorded_with_operation_byte_and_errno() {
     assert_eq!(run(&mut devices, write), Err(BlockError::ReadOnly));
     let failure = crate::Failure { operation: FailedOperation::Write, byte: 3 * 4096, errno: libc::EBADF };
     assert_eq!(disk.health(), crate::Health { failures: 2, last: Some(failure), cache_lost: None });
+}
+
+/// The kernel takes no number of threads beyond 31 bits.
+#[test]
+fn disk_that_could_not_be_attached_is_not_locked() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk.img");
+    let mut devices = devices(8);
+    let depth = core::mem::replace(&mut devices.depth, u32::MAX as usize);
+    let attached = devices.attach(DEVICE, &file(&path));
+    assert!(matches!(attached, Err(DevicesError::File(_))), "{attached:?}");
+    devices.depth = depth;
+    devices.attach(DEVICE, &file(&path)).unwrap();
+    assert_eq!(run(&mut devices, BlockOp::Flush), Ok(()));
+}
+
+#[test]
+fn device_that_is_to_come_is_not_gone() {
+    let mut devices = devices(8);
+    assert_eq!(run(&mut devices, BlockOp::Flush), Err(BlockError::Gone));
+    devices.expect(DEVICE);
+    assert_eq!(run(&mut devices, BlockOp::Flush), Err(BlockError::Path));
+    // Another one is in its place.
+    let other = DeviceId(DEVICE.0 + DEVICES_MAX);
+    devices.attach(other, &memory(MIB)).unwrap();
+    assert!(devices.attach(DEVICE, &memory(MIB)).is_err());
+    assert_eq!(run(&mut devices, BlockOp::Flush), Err(BlockError::Path));
+    devices.detach(other);
+    devices.attach(DEVICE, &memory(MIB)).unwrap();
+    assert_eq!(run(&mut devices, BlockOp::Flush), Ok(()));
+    devices.detach(DEVICE);
+    assert_eq!(run(&mut devices, BlockOp::Flush), Err(BlockError::Gone));
+    // Its disk grows before it comes.
+    devices.expect(DEVICE);
+    devices.resize(DEVICE, &memory(2 * MIB));
+    devices.attach(DEVICE, &memory(MIB)).unwrap();
+    assert_eq!(devices.geometry(DEVICE).map(|geometry| geometry.blocks), Some(2 * MIB as u64 / 4096));
+    devices.detach(DEVICE);
+    devices.expect(DEVICE);
+    devices.detach(DEVICE);
+    assert_eq!(run(&mut devices, BlockOp::Flush), Err(BlockError::Gone));
+}
+
+/// As where a disk hangs in `fallocate` or `fdatasync`: threads of the kernel wait for it, of which there are a few for each
+/// processor unless more are allowed.
+#[test]
+fn a_hung_device_leaves_threads_of_the_kernel_for_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let fifo = folder.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut devices = devices(1024);
+    devices.attach(DEVICE, &file(&folder.path().join("disk.img"))).unwrap();
+    // The kernel allows four for each processor.
+    let threads = std::thread::available_parallelism().map_or(1, |processors| 4 * processors.get() + 1);
+    devices.ring.push_hanging(&CString::new(fifo.as_os_str().as_bytes()).unwrap(), threads.min(1000));
+    let zeroes = BlockOp::WriteZeroes { range: BlockRange::new(0, 1), deallocate: true, fua: true };
+    for op in [BlockOp::Flush, zeroes] {
+        assert_eq!(run(&mut devices, op), Ok(()), "{op:?}");
+    }
 }
 
 #[test]

@@ -46,6 +46,7 @@ pub(super) fn open(
             file,
             memory_alignment: limits.memory_alignment,
             direct,
+            write_through: direct,
             drive: None,
             place: None,
             below: Below::of(&opened),

@@ -71,8 +71,17 @@ pub(super) fn open(
     };
     let place = Place::of(&file, &metadata);
     let (below, served) = (Below::of(&metadata), Served::of(&file, &metadata));
-    let memory_alignment = needs.memory;
-    Ok((Kind::File(FileDisk { file, memory_alignment, direct, drive: None, place, below, served }), geometry))
+    let disk = FileDisk {
+        file,
+        memory_alignment: needs.memory,
+        direct,
+        write_through: false,
+        drive: None,
+        place,
+        below,
+        served,
+    };
+    Ok((Kind::File(disk), geometry))
 }
 
 /// A part of a block of the file system is read before it is written, and holes are of whole blocks. What `stat` calls

@@ -31,8 +31,9 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 pub use temperature::Thermometer;
 
-/// How long to retry while a disk is in use.
-const IN_USE_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long to retry while a disk is in use, and how often.
+const IN_USE_TIMEOUT: Duration = Duration::from_secs(3);
+const IN_USE_INTERVAL: Duration = Duration::from_millis(10);
 
 /// What to open.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,6 +109,10 @@ pub(crate) struct FileDisk {
     pub(crate) memory_alignment: usize,
     /// Bypasses the page cache.
     pub(crate) direct: bool,
+    /// A write can be durable by itself. None through the page cache is, nor of a regular file, of which its file system may
+    /// have other writes there: it would overlap the syncs of the same open file, and could take the error that one of
+    /// them is to be told of.
+    pub(crate) write_through: bool,
     /// What it is, if it is the generic device of an NVMe drive's namespace.
     pub(crate) drive: Option<nvme::Drive>,
     /// Where its blocks are, if it is a regular file, whose blocks its file system may share with another.
@@ -139,8 +144,9 @@ impl FileDisk {
     fn try_clone(&self) -> io::Result<Self> {
         let drive = self.drive.as_ref().map(nvme::Drive::try_clone).transpose()?;
         let served = self.served.clone();
-        let Self { memory_alignment, direct, place, below, .. } = *self;
-        Ok(Self { file: self.file.try_clone()?, memory_alignment, direct, drive, place, below, served })
+        let Self { memory_alignment, direct, write_through, place, below, .. } = *self;
+        let file = self.file.try_clone()?;
+        Ok(Self { file, memory_alignment, direct, write_through, drive, place, below, served })
     }
 }
 
@@ -481,15 +487,13 @@ fn open_path(
     file::open(path, asked, read_only, true)
 }
 
-/// Retries while a disk is in use: after a process was killed, the kernel closes the files of its ring some
-/// milliseconds later, and a daemon that restarts must not fail on its own locks.
+/// Retries while a disk is in use: the kernel takes the rings of a process apart after the process has ended, which may take a busy
+/// machine seconds, and only then closes their files. A daemon that restarts must not fail on its own locks.
 fn retrying<T>(open: impl Fn() -> Result<T, OpenError>) -> Result<T, OpenError> {
     let deadline = Instant::now() + IN_USE_TIMEOUT;
     loop {
         match open() {
-            Err(OpenError::InUse { .. }) if Instant::now() < deadline => {
-                std::thread::sleep(IN_USE_TIMEOUT / 100)
-            }
+            Err(OpenError::InUse { .. }) if Instant::now() < deadline => std::thread::sleep(IN_USE_INTERVAL),
             other => return other,
         }
     }
@@ -519,6 +523,7 @@ impl Disk {
             file,
             memory_alignment: 1,
             direct: false,
+            write_through: false,
             drive: None,
             place: None,
             below,

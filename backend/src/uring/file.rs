@@ -35,8 +35,8 @@ pub(crate) struct FileOperation {
     len: usize,
     /// Bytes done.
     done: usize,
-    /// The file is used past the page cache.
-    direct: bool,
+    /// Its writes can be durable by themselves.
+    write_through: bool,
     /// Bytes that one command moves at the most.
     command_max: usize,
     /// The block size of an NVMe drive, as a power of two.
@@ -77,9 +77,15 @@ const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 const ZERO_RANGE: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
 
 impl FileOperation {
-    /// `op`, whose range of `len` bytes at `start` was checked. `aligned`: the device can use its buffer. `direct`: its
-    /// file is used past the page cache.
-    pub(crate) fn new(op: BlockOp, start: u64, len: usize, aligned: bool, direct: bool) -> (Self, Next) {
+    /// `op`, whose range of `len` bytes at `start` was checked. `aligned`: the device can use its buffer.
+    /// `write_through`: its writes can be durable by themselves.
+    pub(crate) fn new(
+        op: BlockOp,
+        start: u64,
+        len: usize,
+        aligned: bool,
+        write_through: bool,
+    ) -> (Self, Next) {
         let stage = match op {
             BlockOp::Read { .. }
             | BlockOp::Compare { .. }
@@ -105,7 +111,7 @@ impl FileOperation {
                 start,
                 len,
                 done: 0,
-                direct,
+                write_through,
                 command_max: usize::MAX,
                 lbads: 0,
                 image: false,
@@ -139,10 +145,16 @@ impl FileOperation {
         (operation, next)
     }
 
-    /// `op` on an image. `native`: it is a compare-and-write that the image does in one step. `direct`: what is written is
-    /// durable.
-    pub(crate) fn on_image(op: BlockOp, start: u64, len: usize, native: bool, direct: bool) -> (Self, Next) {
-        let (mut operation, mut next) = Self::new(op, start, len, true, direct);
+    /// `op` on an image. `native`: it is a compare-and-write that the image does in one step. `write_through`: what is
+    /// written is durable.
+    pub(crate) fn on_image(
+        op: BlockOp,
+        start: u64,
+        len: usize,
+        native: bool,
+        write_through: bool,
+    ) -> (Self, Next) {
+        let (mut operation, mut next) = Self::new(op, start, len, true, write_through);
         operation.image = true;
         if native && next == Next::NeedBounce {
             operation.stage = Stage::CompareAndWrite;
@@ -230,10 +242,9 @@ impl FileOperation {
         self.op.makes_durable() && self.op.writes()
     }
 
-    /// Whether its writes are durable by themselves. Through the page cache they are not: they would overlap other syncs
-    /// of the same file, of which one may take another's error. A sync follows instead.
+    /// Whether its writes are durable by themselves. Otherwise a sync follows them.
     fn dsync(&self) -> bool {
-        self.fua() && self.direct
+        self.fua() && self.write_through
     }
 
     /// Whether its command in the ring, or its next, is a sync.
@@ -267,12 +278,12 @@ impl FileOperation {
     }
 
     /// Whether acknowledged writes may be lost when the last command failed with `error`. After a failed `fdatasync`
-    /// they may be. A durable write contains one, and does not tell which part failed; but as it bypasses the page
-    /// cache, errors like "no space" come from the write itself.
+    /// they may be. A durable write of a device contains one, and does not tell which part failed; but errors like "no
+    /// space" come from the write itself.
     pub(crate) fn may_lose_cache(&self, error: BlockError) -> bool {
         match self.stage {
             // All that was acknowledged is with the cluster.
-            _ if self.image && self.direct => false,
+            _ if self.image && self.write_through => false,
             Stage::Sync => error != BlockError::Aborted,
             Stage::Write => self.dsync() && matches!(error, BlockError::Medium | BlockError::Os(_)),
             Stage::Read | Stage::Allocate | Stage::CompareAndWrite | Stage::Share => false,

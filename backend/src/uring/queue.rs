@@ -158,6 +158,19 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Queue<S, C> {
         pushed.expect("the submission queue has room for every operation");
     }
 
+    /// Has threads of the kernel open a FIFO that nobody writes to: each hangs until the queue is gone, as one would that
+    /// waits for a disk.
+    #[cfg(test)]
+    pub(super) fn push_hanging(&mut self, fifo: &std::ffi::CStr, count: usize) {
+        for _ in 0..count {
+            let open = opcode::OpenAt::new(types::Fd(libc::AT_FDCWD), fifo.as_ptr()).flags(libc::O_RDONLY);
+            let entry = open.build().flags(squeue::Flags::ASYNC).user_data(WATCH);
+            self.push_entry(entry.into());
+        }
+        // The kernel has copied the name when it has taken the entries.
+        assert_eq!(self.enter(0, None).unwrap(), 0);
+    }
+
     /// Enters the kernel, which takes the pushed entries, does its deferred work, and waits for `want` completions.
     /// Returns the number of entries that it has not taken.
     pub(super) fn enter(&mut self, want: usize, timeout: Option<Duration>) -> io::Result<usize> {

@@ -183,9 +183,15 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         self.queue.set_file(file_of(slot) + 1, fd)
     }
 
-    /// Lets so many commands hang in the kernel's threads.
+    /// Lets so many commands of this thread hang in threads of the kernel.
     pub(crate) fn allow_waiting(&self, commands: u32) -> io::Result<()> {
         self.queue.allow_waiting(commands)
+    }
+
+    /// As [`Queue::push_hanging`].
+    #[cfg(test)]
+    pub(crate) fn push_hanging(&mut self, fifo: &std::ffi::CStr, count: usize) {
+        self.queue.push_hanging(fifo, count);
     }
 
     fn check_slot(&self, slot: u32) -> io::Result<()> {

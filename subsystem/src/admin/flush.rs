@@ -20,7 +20,8 @@ pub(crate) enum AfterFlush {
     WriteCacheOff,
 }
 
-/// Flushes the first namespace behind `nsid` that has a volatile write cache; if there is none, does what comes after.
+/// Flushes the first namespace behind `nsid` that has a volatile write cache; if there is none, does what comes after. One
+/// that became read-only has what was written before; a disk that was opened for reading has nothing.
 pub(crate) fn flush_behind(
     controller: &mut Controller,
     now: Duration,
@@ -29,7 +30,7 @@ pub(crate) fn flush_behind(
 ) -> Outcome {
     let next = controller.namespaces().and_then(|table| {
         table.seen_by(&controller.association.host_nqn).find(|namespace| {
-            namespace.nsid > nsid && namespace.geometry.volatile_write_cache && !namespace.is_read_only()
+            namespace.nsid > nsid && namespace.geometry.volatile_write_cache && !namespace.geometry.read_only
         })
     });
     if let Some(namespace) = next {

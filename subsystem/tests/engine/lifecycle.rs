@@ -132,15 +132,31 @@ fn normal_shutdown_flushes_every_namespace_with_a_write_cache() {
     let without = namespace(2, nvmf_block::Geometry::new(512, 10));
     fixture.registry.add_namespace(&nqn(SUBSYSTEM), without).unwrap();
     fixture.registry.add_namespace(&nqn(SUBSYSTEM), namespace(7, disk())).unwrap();
+    // Nothing was ever written to this one. Namespace 3 may have become read-only since something was.
+    let opened_for_reading = nvmf_block::Geometry { read_only: true, ..disk() };
+    fixture.registry.add_namespace(&nqn(SUBSYSTEM), namespace(8, opened_for_reading)).unwrap();
     fixture.deliver();
     let shutdown = Configuration::ENABLE.with_normal_shutdown();
     let failed = set_cc(&mut fixture.admin, shutdown, Err(BlockError::Medium));
     assert_eq!(failed, (vec![101], (2, 0x80)), "what is not durable is not shut down");
     assert_eq!(csts(&mut fixture.admin).0 >> 2 & 0b11, 0, "SHST: normal operation");
     assert!(fixture.admin.poll_step(NOW).is_none());
-    // Namespace 3 is read-only.
-    assert_eq!(set_cc(&mut fixture.admin, shutdown, Ok(())), (vec![101, 107], OK));
+    assert_eq!(set_cc(&mut fixture.admin, shutdown, Ok(())), (vec![101, 103, 107], OK));
     assert!(matches!(fixture.admin.poll_step(NOW), Some(Step::CloseIoQueues)));
+}
+
+#[test]
+fn namespace_that_became_read_only_is_flushed_at_a_normal_shutdown() {
+    let mut fixture = Fixture::new();
+    let read_only = NamespaceDefinition { read_only: true, ..namespace(1, disk()) };
+    let access = NamespaceAccess { write_protection: WriteProtection::On, ..NamespaceAccess::default() };
+    let protected = NamespaceDefinition { access, ..namespace(5, disk()) };
+    fixture.registry.set_namespaces(&nqn(SUBSYSTEM), vec![read_only, protected]).unwrap();
+    fixture.deliver();
+    let shutdown = Configuration::ENABLE.with_normal_shutdown();
+    let failed = set_cc(&mut fixture.admin, shutdown, Err(BlockError::Medium));
+    assert_eq!(failed, (vec![101], (2, 0x80)));
+    assert_eq!(set_cc(&mut fixture.admin, shutdown, Ok(())), (vec![101, 105], OK));
 }
 
 #[test]
@@ -152,6 +168,9 @@ fn reset_while_a_shutdown_flushes_stands() {
         panic!("a flush")
     };
     assert_eq!(set(&mut fixture.admin, Property::CC, 0, 0), OK);
+    let Step::Execute { ticket, .. } = fixture.admin.on_done(NOW, ticket, Ok(())) else {
+        panic!("another flush")
+    };
     assert_eq!(code(&responded(fixture.admin.on_done(NOW, ticket, Ok(())))), OK);
     assert_eq!(get(&mut fixture.admin, Property::CC, 0), Ok(0), "the later value is the one that counts");
 }
@@ -167,7 +186,7 @@ fn abrupt_shutdown_flushes_nothing() {
 fn a_shutdown_is_complete_when_the_io_queues_are_gone() {
     let mut fixture = Fixture::new();
     let shutdown = Configuration::ENABLE.with_normal_shutdown();
-    assert_eq!(set_cc(&mut fixture.admin, shutdown, Ok(())), (vec![101], OK));
+    assert_eq!(set_cc(&mut fixture.admin, shutdown, Ok(())), (vec![101, 103], OK));
     assert!(matches!(fixture.admin.poll_step(NOW), Some(Step::CloseIoQueues)));
     assert!(!csts(&mut fixture.admin).shutdown_complete());
     let association = fixture.association();

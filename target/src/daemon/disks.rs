@@ -7,28 +7,10 @@ use super::cluster::Taken;
 use super::sizes::Looked;
 use crate::barrier::Scope;
 use crate::exports::{Export, ExportError, ExportFault};
-use crate::limits::{ANSWER_TIMEOUT, OPEN_TIMEOUT};
-use crate::machine;
-use crate::mailbox::ThreadMessage;
-use crate::message::WorkerId;
+use crate::limits::OPEN_TIMEOUT;
 use core::time::Duration;
-use nvmf_backend::DevicesError;
-use nvmf_block::DeviceId;
 use nvmf_subsystem::{DefinitionError, Nqn, Nsid};
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Instant;
-
-/// How long a worker's answer is waited for before the watchdog is looked after.
-const PIECE: Duration = Duration::from_secs(1);
-
-/// A disk on its way to the workers: how many answers there will be, and where.
-struct Waiting {
-    export: Export,
-    answers: usize,
-    told: Receiver<Result<(), DevicesError>>,
-}
 
 impl Daemon {
     /// Opens what is wanted and not open, until no disk has been opened for this long. What is slower comes later,
@@ -109,15 +91,19 @@ impl Daemon {
 
     /// Gives opened disks to the workers, then shows them to the hosts.
     fn take_up(&mut self, opened: Vec<Export>) -> Vec<ExportError> {
-        let workers = self.common.mailboxes.workers();
         let count = |export: Export| {
             let counted = self.common.observed.namespaces.add(export.nqn, export.namespace.nsid);
             self.as_known(Export { counted, ..export })
         };
         let (others, opened): (Vec<_>, Vec<_>) =
             opened.into_iter().map(|it| (self.is_wrong_image(&it), it)).partition(|(why, _)| why.is_some());
-        let opened = opened.into_iter().map(|(_, export)| count(export));
-        let (taken, mut faults) = self.attach(opened.collect(), 0..workers);
+        let opened = opened.into_iter().map(|(_, export)| count(export)).collect();
+        let (taken, refused) = self.attach(opened);
+        let mut faults = Vec::new();
+        for (export, text) in refused {
+            faults.push(fault(&export, ExportFault::Attach(text)));
+            self.namespaces.let_go(export);
+        }
         faults.extend(others.into_iter().filter_map(|(why, export)| Some(fault(&export, why?))));
         let nqns: BTreeSet<Nqn> = taken.iter().map(|export| export.nqn).collect();
         for export in taken {
@@ -150,82 +136,6 @@ impl Daemon {
         let now = self.common.clock.now();
         faults.iter().for_each(|fault| self.namespaces.retry_later(fault, now));
         faults
-    }
-
-    /// Gives the disks to the workers of a group that is new.
-    pub(super) fn attach_all(&mut self, group: usize) {
-        self.publish_limits();
-        let first = self.groups[group].first.0;
-        let workers = first..first + self.groups[group].workers;
-        let before = machine::resident_memory();
-        let (_, faults) = self.attach(self.namespaces.open.clone(), workers);
-        self.disk_memory += machine::resident_memory().saturating_sub(before);
-        for fault in faults {
-            self.log_export_fault(&fault);
-        }
-    }
-
-    fn attach(
-        &self,
-        exports: Vec<Export>,
-        workers: core::ops::Range<usize>,
-    ) -> (Vec<Export>, Vec<ExportError>) {
-        let (exports, looked_at): (Vec<_>, Vec<_>) = exports.into_iter().partition(Export::is_for_workers);
-        let (mut taken, refused) = self.tell_workers(exports, workers, |export, worker, tell| {
-            let counted = Arc::clone(export.counted.device(worker));
-            ThreadMessage::Attach(export.device, export.of_workers().clone(), counted, tell)
-        });
-        let refused = refused.into_iter().map(|(export, text)| {
-            self.detach(export.device);
-            fault(&export, ExportFault::Attach(text))
-        });
-        taken.extend(looked_at);
-        (taken, refused.collect())
-    }
-
-    /// Sends a message about each disk to the workers and waits for their answers. All at once: a worker that does not
-    /// answer is waited for once.
-    pub(super) fn tell_workers(
-        &self,
-        exports: Vec<Export>,
-        workers: core::ops::Range<usize>,
-        message: impl Fn(
-            &Export,
-            usize,
-            Sender<Result<(), DevicesError>>,
-        ) -> ThreadMessage<crate::transport::Detached>,
-    ) -> (Vec<Export>, Vec<(Export, String)>) {
-        let waiting: Vec<Waiting> = exports
-            .into_iter()
-            .map(|export| {
-                let (tell, told) = channel();
-                for worker in workers.clone() {
-                    let message = message(&export, worker, tell.clone());
-                    self.common.mailboxes.send(WorkerId(worker), message);
-                }
-                Waiting { export, answers: workers.len(), told }
-            })
-            .collect();
-        let deadline = Instant::now() + ANSWER_TIMEOUT;
-        let (mut taken, mut refused) = (Vec::new(), Vec::new());
-        for Waiting { export, answers, told } in waiting {
-            match (0..answers).try_for_each(|_| self.answer(&told, deadline)) {
-                Ok(()) => taken.push(export),
-                Err(text) => refused.push((export, text)),
-            }
-        }
-        (taken, refused)
-    }
-
-    fn answer(&self, told: &Receiver<Result<(), DevicesError>>, deadline: Instant) -> Result<(), String> {
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match told.recv_timeout(left.min(PIECE)) {
-                Ok(answer) => return answer.map_err(|error| format!("{:#}", anyhow::Error::new(error))),
-                Err(RecvTimeoutError::Timeout) if left > PIECE => self.keep_alive(),
-                Err(_) => return Err("a worker does not answer".into()),
-            }
-        }
     }
 
     /// Takes namespaces from the hosts, then from the workers: a command that comes in later finds the namespace gone.
@@ -293,12 +203,6 @@ impl Daemon {
         Ok(())
     }
 
-    pub(super) fn detach(&self, device: DeviceId) {
-        for worker in 0..self.common.mailboxes.workers() {
-            self.common.mailboxes.send(WorkerId(worker), ThreadMessage::Detach(device));
-        }
-    }
-
     /// Linux 6.15 to 6.17 refuse the namespace with the larger blocks when it is found second.
     fn warn_of_mixed_blocks(&self, nqn: &Nqn) {
         let own = self.exports().iter().filter(|export| export.nqn == *nqn);
@@ -358,6 +262,7 @@ mod tests {
     use nvmf_config::Config;
     use nvmf_subsystem::reservation::Reservation;
     use nvmf_subsystem::{HostId, WriteProtection};
+    use std::time::Instant;
 
     /// With one namespace, in memory.
     fn daemon() -> Daemon {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `start` | the order of a start |
 //! | `namespaces`, `disks` | which namespaces are open, opening, leaving; taking them up and taking them away |
+//! | `attaching` | giving their disks to the workers |
 //! | `sizes` | disks that grow or shrink |
 //! | `fences` | images whose client was fenced |
 //! | `health` | what hosts are told of the disks' temperature and wear |
@@ -31,6 +32,7 @@
 
 mod ana;
 mod apply;
+mod attaching;
 mod authentication;
 mod changing;
 mod cluster;
@@ -159,6 +161,8 @@ pub struct Daemon {
     looking: HashMap<Looked, Looking>,
     /// Bytes that the process grew by when the disks were opened and given to the workers.
     disk_memory: u64,
+    /// Disks that some workers do not have yet.
+    attaching: Vec<attaching::Attaching>,
     /// Files for disks are being made.
     making: Vec<JoinHandle<()>>,
     /// What the last file asked for and takes effect at the next start, or was refused: it is saved with the rest.
@@ -251,6 +255,7 @@ impl Daemon {
 
     /// Takes up what has become possible since: disks and addresses that could not be had, RDMA devices that are new.
     fn maintain(&mut self) {
+        self.attach_late();
         self.collect_sizes();
         self.collect_addresses();
         self.look_at_changed();

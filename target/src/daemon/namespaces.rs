@@ -170,6 +170,11 @@ impl Namespaces {
         }
     }
 
+    /// What is not served after all is closed when no worker has it.
+    pub(super) fn let_go(&mut self, export: Export) {
+        self.leaving.push(export);
+    }
+
     /// Begins to close the disks that have left every worker.
     fn close(&mut self, now: Duration, waker: &Waker) {
         self.closing.retain(|closing| !closing.is_over());

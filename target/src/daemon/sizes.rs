@@ -18,15 +18,14 @@ use crate::control::protocol::Fault;
 use crate::control::request::change::Item;
 use crate::exports::{Export, ExportFault, presence};
 use crate::limits::OPEN_TIMEOUT;
-use crate::mailbox::ThreadMessage;
 use core::time::Duration;
-use nvmf_backend::{DevicesError, Disk, DiskToLookAt, Presence};
+use nvmf_backend::{Disk, DiskToLookAt, Presence};
 use nvmf_block::DeviceId;
 use nvmf_cluster::Handle;
 use nvmf_config::Backing;
 use std::collections::HashMap;
 use std::io;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -280,11 +279,9 @@ impl Daemon {
     /// would give up what lies behind it, and the operator may yet make the disk as long as it was. Each look tells the
     /// workers again, of which some may be new.
     fn cut(&mut self, export: &Export, cut: Option<Disk>) {
-        let workers = 0..self.common.mailboxes.workers();
         let told = Export { cut: cut.clone(), ..export.clone() };
-        let (_, faults) = self.tell_workers(vec![told], workers, resize);
-        for (export, text) in faults {
-            self.log_export_fault(&fault(&export, ExportFault::Attach(text)));
+        if let Some(text) = self.tell_length(&told) {
+            self.log_export_fault(&fault(export, ExportFault::Attach(text)));
         }
         if cut.is_none() {
             tracing::warn!(
@@ -302,14 +299,10 @@ impl Daemon {
 
     /// The workers first: hosts use the new blocks as soon as they see them.
     fn grow(&mut self, export: &Export, disk: Disk) {
-        let workers = 0..self.common.mailboxes.workers();
         let grown = Export { disk, cut: None, ..export.clone() };
-        let (taken, faults) = self.tell_workers(vec![grown], workers, resize);
-        for (export, text) in faults {
-            self.log_export_fault(&fault(&export, ExportFault::Attach(text)));
-        }
-        for export in taken {
-            self.show_size(&export);
+        match self.tell_length(&grown) {
+            None => self.show_size(&grown),
+            Some(text) => self.log_export_fault(&fault(export, ExportFault::Attach(text))),
         }
     }
 
@@ -459,8 +452,7 @@ impl Daemon {
         }
         let export = &Export { cut: None, ..export.clone() };
         let barrier = self.common.mailboxes.barrier(Scope::devices([export.device]));
-        let workers = 0..self.common.mailboxes.workers();
-        let _ = self.tell_workers(vec![export.clone()], workers, resize);
+        let _ = self.tell_length(export);
         vec![Pending::new(barrier, held(export))]
     }
 }
@@ -473,12 +465,4 @@ fn told_of(export: &Export, before: u64, now: u64) -> Item {
     };
     let name = format!("{} namespace {} ({})", export.nqn, export.namespace.nsid, export.backing());
     Item { message: Some(message), ..Item::done("resize-namespace", name) }
-}
-
-fn resize(
-    export: &Export,
-    _worker: usize,
-    told: Sender<Result<(), DevicesError>>,
-) -> ThreadMessage<crate::transport::Detached> {
-    ThreadMessage::Resize(export.device, export.of_workers().clone(), told)
 }

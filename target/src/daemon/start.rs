@@ -255,6 +255,7 @@ impl Daemon {
             look_at_images: Duration::ZERO,
             looking: std::collections::HashMap::new(),
             disk_memory: 0,
+            attaching: Vec::new(),
             making: Vec::new(),
             changing: Vec::new(),
             readings: super::reading::Readings::default(),

@@ -151,7 +151,9 @@ impl<T: Transport> Queue<T> {
     /// A mistake between us and the transport costs this connection.
     pub(super) fn check<B: Backend>(&mut self, resources: &mut Resources<T, B>, done: Result<(), T::Error>) {
         if let Err(error) = done {
-            tracing::error!(parent: &self.span, %error, "the transport does not do what it must: closing the connection");
+            if resources.log.allow(resources.now, self.terms.peer.ip(), Line::Fault, &resources.counters) {
+                tracing::error!(parent: &self.span, %error, "the transport does not do what it must: closing the connection");
+            }
             resources.counters.transport_errors.add(1);
             resources.deferred.push_back(DeferredAction::Remove(self.index));
         }

@@ -10,14 +10,17 @@ use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use nvmf_config::MetricsAddress;
 use std::io;
+use std::path::Path;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime::Builder;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 /// Bytes that are read at the most.
 const TEXT_MAX: usize = 64 << 20;
+/// How often is tried to connect where many do.
+const CONNECT_RETRY: Duration = Duration::from_millis(10);
 
 /// Metrics cannot be had.
 #[derive(Debug, Error)]
@@ -48,11 +51,21 @@ pub fn fetch(address: &MetricsAddress, patience: Duration) -> Result<Scrape, Fet
     let asked = async {
         match address {
             MetricsAddress::Tcp(address) => ask(TcpStream::connect(address).await?).await,
-            MetricsAddress::Unix(path) => ask(UnixStream::connect(path).await?).await,
+            MetricsAddress::Unix(path) => ask(connect(path).await?).await,
         }
     };
     let fetched = runtime.block_on(async { timeout(patience, asked).await });
     Ok(Scrape::parse(&fetched.map_err(|_| FetchError::Timeout(patience))??)?)
+}
+
+/// Waits for room in the queue of those that connect, as there always is for TCP.
+async fn connect(path: &Path) -> io::Result<UnixStream> {
+    loop {
+        match UnixStream::connect(path).await {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(CONNECT_RETRY).await,
+            connected => return connected,
+        }
+    }
 }
 
 async fn ask<S>(stream: S) -> Result<String, FetchError>

@@ -3,10 +3,13 @@
 use crate::beside::Beside;
 use crate::host::{Ask, Host, Pdu, Queue, R2t, pattern, read, write};
 use crate::world::{BLOCK, BLOCKS, World};
+use nvme_proto::fabrics::{self, auth};
 use nvme_proto::nvm::rw::{ReadWrite, flush};
 use nvme_proto::nvm::{DatasetManagement, DsmRange};
-use nvme_proto::opcode::NvmOpcode;
+use nvme_proto::opcode::{FabricsType, NvmOpcode};
 use nvme_proto::{Nsid, SglDescriptor, Sqe, Status};
+use nvmf_auth::{Group, Hash, Terms};
+use nvmf_subsystem::Authentication;
 use zerocopy::IntoBytes;
 
 #[test]
@@ -146,6 +149,33 @@ fn ranges_of_hints_are_asked_for_before_success() {
     }
     assert!(world.on_disk(0, 4096) == before, "hints change nothing");
     beside.alone("hints");
+    beside.end();
+}
+
+/// Of all commands, those of an authentication have a length in bytes. Who sends them has shown no secret yet.
+#[test]
+fn message_of_an_authentication_that_is_not_of_dwords_is_refused() {
+    let mut beside = Beside::new(Ask::default());
+    let host = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000002";
+    let terms = Terms::new(&[Hash::Sha256], &[Group::Null]).unwrap();
+    let authentication =
+        Authentication { hosts: [(host.parse().unwrap(), terms)].into(), ..Authentication::default() };
+    beside.world.registry.lock().unwrap().set_authentication(authentication);
+    for (fctype, len) in [(FabricsType::AUTHENTICATION_SEND, 3), (FabricsType::AUTHENTICATION_RECEIVE, 4095)]
+    {
+        let world = &mut beside.world;
+        let mut host = Host::open(world, 2, Ask::default());
+        host.connect(world, 2, &Queue::ADMIN).unwrap();
+        let command = auth::Authentication::new(len);
+        let mut sqe = Sqe { sgl: SglDescriptor::transport(len), ..fabrics::command(fctype) };
+        (sqe.cdw10, sqe.cdw11) = (command.cdw10().into(), command.cdw11().into());
+        for _ in 0..2 {
+            let (status, data) = host.run(world, &sqe, &[]);
+            assert!(status.is(Status::INVALID_FIELD) && status.dnr() && data.is_empty(), "{len}: {status}");
+        }
+        drop(host);
+        beside.alone("a message that is not of dwords");
+    }
     beside.end();
 }
 

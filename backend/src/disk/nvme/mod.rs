@@ -113,7 +113,16 @@ pub(super) fn open(
     let drive = Some(Drive { namespace, block_device });
     // Dwords.
     let below = Below::of(metadata);
-    let disk = FileDisk { file, memory_alignment: 4, direct: true, drive, place: None, below, served: None };
+    let disk = FileDisk {
+        file,
+        memory_alignment: 4,
+        direct: true,
+        write_through: true,
+        drive,
+        place: None,
+        below,
+        served: None,
+    };
     Ok((Kind::File(disk), geometry))
 }
 

@@ -13,7 +13,6 @@ use super::showing::Taken;
 use crate::cluster::ToDriver;
 use crate::exports::{Export, Through};
 use crate::limits::RETRY_INTERVAL;
-use crate::mailbox::ThreadMessage;
 use core::time::Duration;
 use nvmf_backend::{Disk, Health};
 use nvmf_cluster::{AnaState, GroupId, Handle, Lack, OpId, Reply, Unopened};
@@ -380,13 +379,8 @@ impl Daemon {
             let mut of_workers =
                 Export { disk, device, cut, kept: None, logged: Health::default(), ..export };
             of_workers.shared = Some(crate::exports::Shared { through: Some(Through { handle, seen }) });
-            let workers = 0..self.common.mailboxes.workers();
-            let (taken, refused) = self.tell_workers(vec![of_workers], workers, |export, worker, tell| {
-                let counted = Arc::clone(export.counted.device(worker));
-                ThreadMessage::Attach(export.device, export.of_workers().clone(), counted, tell)
-            });
+            let (taken, refused) = self.attach(vec![of_workers]);
             for (export, text) in refused {
-                self.detach(export.device);
                 self.note_failed(images, (nqn, nsid), text.into());
                 close(vec![export.disk]);
             }

@@ -96,7 +96,11 @@ impl Daemon {
                 Some(export) if lacks.is_some() && !export.is_for_workers() && !export.disk.is_removed() => {
                     self.image_fault(export)
                 }
-                Some(export) => export.look_fault.clone().or_else(|| self.image_fault(export)),
+                Some(export) => {
+                    let of_image = || self.image_fault(export);
+                    let of_workers = || self.attach_fault(export.device);
+                    export.look_fault.clone().or_else(of_image).or_else(of_workers)
+                }
                 None => self.why_not_open(&key, namespace),
             };
             let of_owner = || Some(format!("{} cannot open its image: `ctl status` there says why", lacks?));
