@@ -1,5 +1,7 @@
 //! What is written down of an attached disk.
 
+use crate::Authentication;
+use crate::authentication;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -71,7 +73,7 @@ pub struct Attachment {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub options: Vec<String>,
     /// How the two sides prove who they are, where the host has a secret.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(flatten, with = "authentication::proof")]
     pub authentication: Option<Authentication>,
     /// The paths to it: that of `address` first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -95,47 +97,6 @@ pub struct Attachment {
     pub pid: u32,
     /// That PID namespace, as `/proc/self/ns/pid` names it.
     pub pid_namespace: String,
-}
-
-/// DH-HMAC-CHAP of a host that has a secret; written down in words.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "String", into = "String")]
-pub struct Authentication {
-    /// It is connected to no target that does not ask for it.
-    pub required: bool,
-    /// Nor to one that does not prove who it is.
-    pub bidirectional: bool,
-}
-
-impl Authentication {
-    /// Whether each side proves with this what it proves with the other.
-    #[must_use]
-    pub const fn covers(self, other: Self) -> bool {
-        (self.required || !other.required) && (self.bidirectional || !other.bidirectional)
-    }
-}
-
-const BIDIRECTIONAL: &str = " of both sides";
-const NOT_REQUIRED: &str = ", where the target asks for it";
-
-impl std::fmt::Display for Authentication {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let sides = if self.bidirectional { BIDIRECTIONAL } else { "" };
-        let if_asked = if self.required { "" } else { NOT_REQUIRED };
-        write!(f, "DH-HMAC-CHAP{sides}{if_asked}")
-    }
-}
-
-impl From<Authentication> for String {
-    fn from(authentication: Authentication) -> Self {
-        authentication.to_string()
-    }
-}
-
-impl From<String> for Authentication {
-    fn from(text: String) -> Self {
-        Self { required: !text.contains(NOT_REQUIRED), bidirectional: text.contains(BIDIRECTIONAL) }
-    }
 }
 
 /// A path to an attached disk.
@@ -341,23 +302,6 @@ mod tests {
         assert_eq!(of("[2001:db8::1]:4421").host_and_port(), ("2001:db8::1", Some(4421)));
         assert_eq!(of("storage.example:4420").host_and_port(), ("storage.example", Some(4420)));
         assert_eq!(of("storage.example").host_and_port(), ("storage.example", None));
-    }
-
-    #[test]
-    fn authentication_is_read_as_it_is_written() {
-        for (required, bidirectional, text) in [
-            (true, true, "DH-HMAC-CHAP of both sides"),
-            (true, false, "DH-HMAC-CHAP"),
-            (false, true, "DH-HMAC-CHAP of both sides, where the target asks for it"),
-            (false, false, "DH-HMAC-CHAP, where the target asks for it"),
-        ] {
-            let authentication = Authentication { required, bidirectional };
-            assert_eq!(serde_json::json!(authentication), text);
-            // Earlier versions wrote the rest into fields of its own, too.
-            let entry = serde_json::json!({ "authentication": text, "insists": required });
-            let entry: Attachment = serde_json::from_value(entry).unwrap();
-            assert_eq!(entry.authentication, Some(authentication));
-        }
     }
 
     #[test]

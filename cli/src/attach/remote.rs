@@ -226,6 +226,7 @@ impl Remote {
         let connection = &options.connection;
         let mut unknown_quiesce = origin.quiesce_max();
         let mut reached = connection.clone();
+        let mut tried_until = Instant::now();
         let (backend, found, lock, identity) = match &origin.before {
             Some(before) => {
                 let namespace = disk::namespace(before)?;
@@ -251,6 +252,7 @@ impl Remote {
                     reached = options;
                     Ok(backend)
                 }))?;
+                tried_until = Instant::now() + FIRST_TRY_TIME_MAX;
                 let is_meant =
                     |_: &ControllerInfo, it: &Namespace| options.nsid.is_none_or(|nsid| it.nsid == nsid);
                 let Shown { controller, namespaces } = shown(&mut backend, is_meant);
@@ -288,7 +290,7 @@ impl Remote {
         };
         remote.add_paths_of_before(origin);
         if origin.before.is_none() {
-            remote.try_each_path();
+            remote.try_each_path(tried_until);
             remote.found.paths = remote.paths();
             if let (State::Inaccessible, Some(reason)) = remote.state() {
                 let waits =
@@ -474,9 +476,8 @@ impl Remote {
         Ok(())
     }
 
-    /// Lets every path try to connect once, so that it can be said which are there.
-    fn try_each_path(&mut self) {
-        let deadline = Instant::now() + FIRST_TRY_TIME_MAX;
+    /// Lets every path try to connect once, so that it can be said which are there. Until then: it may have been waited for them before.
+    fn try_each_path(&mut self, deadline: Instant) {
         let backend = &mut self.backend.inner;
         while untried(&backend.paths()).is_some() && Instant::now() < deadline {
             turn_until(backend, deadline);

@@ -80,6 +80,9 @@ pub(super) fn parse(arguments: &[String]) -> Result<(Call, ArgMatches)> {
     Ok((call, matches))
 }
 
+/// The keys that a host has for TLS; `None`: its options cannot be used with that.
+pub(super) struct Keys(Option<TargetArguments>);
+
 pub(super) fn is_secret(option: &str) -> bool {
     let option =
         option.strip_prefix("--dhchap-secret=").or_else(|| option.strip_prefix("--dhchap-ctrl-secret="));
@@ -123,6 +126,13 @@ impl SubsystemPath {
 }
 
 impl Controller {
+    /// The keys that this host has for TLS with what it lists.
+    pub(super) fn keys(&self) -> Keys {
+        let place = Place { transport: "tcp".to_owned(), ..self.place.clone() };
+        let arguments = [&place.arguments()[..], &self.options, &["--tls".to_owned()]].concat();
+        Keys(parse(&arguments).ok().map(|(call, _)| call.target))
+    }
+
     /// How to connect to it.
     pub(crate) fn connection(&self) -> Result<Options> {
         let mut arguments = [&self.place.arguments()[..], &self.options].concat();
@@ -135,6 +145,14 @@ impl Controller {
             arguments.push("--dhchap-optional".to_owned());
         }
         parse(&arguments)?.0.target.options(Nqn::DISCOVERY)
+    }
+}
+
+impl Keys {
+    /// Whether there is one for this subsystem. What is wrong with the options an attempt to connect tells.
+    pub(super) fn have_one_for(&self, nqn: Nqn) -> bool {
+        let missing = self.0.as_ref().and_then(|target| target.missing_keys(nqn).ok());
+        missing.into_iter().flatten().all(|missing| missing.is_none())
     }
 }
 

@@ -9,6 +9,7 @@
 //! | `fabric` | nothing: what there is to be decided about |
 //! | `followed` | which discovery controllers are followed |
 //! | `wanted` | which subsystems are watched |
+//! | `listers` | which of several that list one is the first |
 //! | `disks` | which disks are attached, given paths and detached, and when |
 //! | `shares` | which of them may have a place, and their turn, among others |
 //! | `limits` | how many of each there are at most |
@@ -17,13 +18,14 @@ mod disks;
 mod fabric;
 mod followed;
 mod limits;
+mod listers;
 mod shares;
 #[cfg(test)]
 mod tests;
 mod wanted;
 
-pub(crate) use fabric::{Controller, Disk, Entry, Place, Subsystem, SubsystemPath};
-pub(super) use fabric::{Seen, host, of_all_paths};
+pub(crate) use fabric::{Controller, Disk, Entry, Place, Subsystem, SubsystemPath, Tls};
+pub(super) use fabric::{Seen, host, is_same_host, of_all_paths};
 pub(super) use followed::Root;
 pub(crate) use limits::{Beyond, Limits};
 pub(super) use wanted::PATHS_MAX;
@@ -77,8 +79,12 @@ pub(crate) struct Engine {
     /// Where to begin is known.
     is_configured: bool,
     controllers: BTreeMap<Controller, Followed>,
+    /// Every controller that is named has said something, since this began.
+    has_begun: bool,
     /// Where others refer to and nobody is followed, for lack of room.
     left_out: BTreeSet<Place>,
+    /// Who was followed behind one of those, by which of them.
+    behind: BTreeMap<Place, Place>,
     watched: BTreeMap<Seen, Watched>,
     disks: BTreeMap<Disk, Managed>,
     limits: Limits,
@@ -97,7 +103,9 @@ impl Engine {
             fixed: Vec::new(),
             is_configured: false,
             controllers: BTreeMap::new(),
+            has_begun: false,
             left_out: BTreeSet::new(),
+            behind: BTreeMap::new(),
             watched: BTreeMap::new(),
             disks: BTreeMap::new(),
             limits: Limits::NONE,
@@ -175,8 +183,11 @@ impl Engine {
     /// A controller that is followed was lost; [`Engine::on_log`] follows when it is there again.
     pub(crate) fn on_controller_away(&mut self, now: Duration, controller: &Controller) {
         if let Some(followed) = self.controllers.get_mut(controller) {
-            followed.is_away = true;
-            self.advance(now);
+            let was_silent = !std::mem::replace(&mut followed.is_away, true) && followed.log.is_none();
+            match was_silent {
+                true => self.watch(now),
+                false => self.advance(now),
+            }
         }
     }
 

@@ -3,7 +3,8 @@
 //! Whoever writes the log says where something is, and nothing else: an address is an IP address or a plain name, so that it is no
 //! option of a path. An entry that cannot be used costs only itself.
 
-use super::engine::{Controller, Entry, Place};
+use super::arguments::Keys;
+use super::engine::{Controller, Entry, Place, Tls};
 use nvme_proto::fabrics::discovery::{AddressFamily, DiscoveryEntry, SubsystemType, TransportType};
 use std::net::IpAddr;
 
@@ -32,8 +33,9 @@ enum Unusable {
 /// The log that this controller gave.
 pub(super) fn log(controller: &Controller, log: &[DiscoveryEntry]) -> Log {
     let (mut read, mut unusable, mut first) = (Log::default(), 0_usize, None);
+    let keys = controller.keys();
     for it in log {
-        match entry(it, controller.interface()) {
+        match entry(it, controller.interface(), &keys) {
             Ok(found) => read.entries.extend(found),
             Err(Unusable::NoInterface(path)) => read.left_out.push(format!("a path is left out: {path}")),
             Err(Unusable::Entry(why)) => {
@@ -52,7 +54,7 @@ pub(super) fn log(controller: &Controller, log: &[DiscoveryEntry]) -> Log {
 }
 
 /// What an entry names; `None`: nothing that is attached or asked.
-fn entry(entry: &DiscoveryEntry, interface: Option<&str>) -> Result<Option<Entry>, Unusable> {
+fn entry(entry: &DiscoveryEntry, interface: Option<&str>, keys: &Keys) -> Result<Option<Entry>, Unusable> {
     if ![SubsystemType::REFERRAL, SubsystemType::NVM_SUBSYSTEM].contains(&entry.subtype) {
         return Ok(None);
     }
@@ -88,11 +90,16 @@ fn entry(entry: &DiscoveryEntry, interface: Option<&str>) -> Result<Option<Entry
     if entry.subtype == SubsystemType::REFERRAL {
         return Ok(Some(Entry::Referral(place)));
     }
-    let tls = entry.trtype == TransportType::TCP
+    let nqn = entry.subnqn().map_err(|_| Unusable::Entry("the NQN is none"))?;
+    let is_for_tls = entry.trtype == TransportType::TCP
         && entry.tsas[0] != NO_CHANNEL
         && entry.treq & CHANNEL == CHANNEL_REQUIRED;
-    let nqn = entry.subnqn().map_err(|_| Unusable::Entry("the NQN is none"))?.to_string();
-    Ok(Some(Entry::Subsystem { nqn, place, tls }))
+    let tls = match is_for_tls {
+        false => Tls::No,
+        true if keys.have_one_for(nqn) => Tls::Required,
+        true => Tls::WithoutKey,
+    };
+    Ok(Some(Entry::Subsystem { nqn: nqn.to_string(), place, tls }))
 }
 
 /// Whether it is an IP address or a name, and nothing that means more as an argument.
@@ -180,6 +187,30 @@ mod tests {
                 (vec!["fe80::1%eth1".to_owned(), addresses[1].to_owned()], vec![])
             );
         }
+    }
+
+    #[test]
+    fn entry_for_tls_says_whether_this_host_has_a_key_for_it() {
+        let mut entry = listed(SubsystemType::NVM_SUBSYSTEM, "192.0.2.1");
+        (entry.tsas[0], entry.treq) = (1, CHANNEL_REQUIRED);
+        let tls = |options: &[&str]| {
+            let host =
+                ["--hostnqn=nqn.2026-11.com.example:host", "--hostid=00000000-0000-0000-0000-000000000001"];
+            match &log(&from("192.0.2.9", &[&host[..], options].concat()), &[entry]).entries[..] {
+                [Entry::Subsystem { tls, .. }] => *tls,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(tls(&["--keyring=.no-such-keyring"]), Tls::WithoutKey);
+        assert_eq!(tls(&["--keyring=.no-such-keyring", "--tls"]), Tls::WithoutKey);
+        for has_key in [
+            "--tls-key=NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:",
+            "--tls-key-file=key",
+        ] {
+            assert_eq!(tls(&[has_key]), Tls::Required);
+        }
+        // With that a key is made on each connection.
+        assert_eq!(tls(&["--concat", "--dhchap-secret=secret"]), Tls::Required);
     }
 
     #[test]

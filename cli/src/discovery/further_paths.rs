@@ -1,7 +1,7 @@
 //! Paths that attached disks do not have yet.
 
 use super::arguments::parse;
-use super::engine::{Disk, PATHS_MAX, Place, Subsystem, SubsystemPath};
+use super::engine::{Disk, PATHS_MAX, Place, Subsystem, SubsystemPath, is_same_host};
 use crate::attach::{self, Listed, OtherHost, Unable, other_host};
 use crate::command::{OwnOptions, PathArgument};
 use anyhow::{Result, bail};
@@ -170,12 +170,6 @@ impl Subsystem {
     }
 }
 
-/// Whether both texts are the same name or address.
-fn is_same_host(one: &str, other: &str) -> bool {
-    let address = |text: &str| text.parse::<IpAddr>().ok().map(|address| address.to_canonical());
-    one == other || address(one).is_some_and(|one| Some(one) == address(other))
-}
-
 impl SubsystemPath {
     /// Where it leads and where it begins: by its name, where it has one, and by its address, where that is known.
     pub(crate) fn spelled(path: &PathOptions) -> impl Iterator<Item = Self> + use<> {
@@ -193,7 +187,7 @@ impl SubsystemPath {
     }
 
     /// That of an attached disk; `None`: where it leads cannot be read.
-    fn of(attached: &AttachedPath) -> Option<Self> {
+    pub(super) fn of(attached: &AttachedPath) -> Option<Self> {
         let (host, port) = attached.host_and_port();
         let address = attached.name.clone().unwrap_or_else(|| host.to_owned());
         let place = Place { transport: attached.transport.clone(), address, port: port? };
@@ -226,12 +220,9 @@ impl SubsystemPath {
     pub(crate) fn had_tls(&self, disk: &Attachment) -> bool {
         let Place { transport, port, .. } = &self.place;
         // One that waits for its key is known by its name only.
-        let is_there = |place: Place| {
-            (place.port, &place.transport) == (*port, transport)
-                && is_same_host(&place.address, &self.place.address)
+        let waits = |added: PathArgument| {
+            added.own.tls && Self::named(&added, transport, *port).place.is(&self.place)
         };
-        let waits =
-            |added: PathArgument| added.own.tls && is_there(Self::named(&added, transport, *port).place);
         disk.tls
             || disk.paths.iter().any(|path| is_with_tls(path) && self.leads_there(path))
             || added_paths(disk).any(|(_, added)| waits(added))

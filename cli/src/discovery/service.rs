@@ -216,13 +216,20 @@ impl Service {
                     if !self.follows {
                         self.wanted.insert(subsystem.nqn.clone());
                     }
-                    let root = self.engine.root_of_subsystem(&subsystem.seen());
-                    self.subsystems.watch(subsystem, root);
+                    let seen = subsystem.seen();
+                    let (own, root) = (self.engine.own_paths(&seen), self.engine.root_of_subsystem(&seen));
+                    self.subsystems.watch(subsystem, own, root);
                 }
-                Action::Widen(subsystem) => self.subsystems.widen(subsystem),
+                Action::Widen(subsystem) => {
+                    let own = self.engine.own_paths(&subsystem.seen());
+                    self.subsystems.widen(subsystem, own);
+                }
                 Action::Unwatch(seen) => self.subsystems.unwatch(&seen),
                 Action::Attach(disk, subsystem) => self.disks.attach(disk, subsystem),
-                Action::AddPaths(disk, subsystem) => self.disks.add_paths(disk, subsystem),
+                Action::AddPaths(disk, subsystem) => {
+                    let root = self.engine.root_of_subsystem(&subsystem.seen());
+                    self.disks.add_paths(disk, subsystem, root);
+                }
                 Action::Detach(disk) => self.disks.detach(disk),
             }
         }

@@ -39,7 +39,11 @@ pub(super) struct Managed {
     pub(super) is_ours: bool,
     /// The discovery controllers that listed it when it was wanted last; `None`: it has not been wanted yet.
     pub(super) listed_by: Option<BTreeSet<Controller>>,
-    /// The place over which it was attached first.
+    /// Since when it is attached; zero of one that was before this began.
+    pub(super) since: Duration,
+    /// The discovery controller whose disk it is: the one that had listed it longest when it was attached.
+    pub(super) holder: Option<Place>,
+    /// The place over which it was attached first: of one that was attached before this began it says whose disk it is.
     pub(super) way: Option<Place>,
     /// The paths that it was attached with or given.
     pub(super) paths: Vec<SubsystemPath>,
@@ -57,6 +61,8 @@ impl Managed {
             phase,
             is_ours,
             listed_by: None,
+            since: Duration::ZERO,
+            holder: None,
             way: None,
             paths: Vec::new(),
             is_adding: false,
@@ -80,10 +86,14 @@ impl Managed {
                 let paths = subsystem.paths.get(..known.own).unwrap_or_default().to_vec();
                 self.paths.clone_from(&paths);
                 self.way = self.paths.first().map(|path| path.place.clone());
+                self.holder = known.first;
                 Some(Action::Attach(disk.clone(), Subsystem { paths, ..subsystem }))
             }
             (Phase::Attached { gone_since, .. }, Some(subsystem)) => {
                 *gone_since = None;
+                if known.is_of_first {
+                    self.holder = known.first;
+                }
                 let is_due = self.add_again.is_some_and(|at| at <= now);
                 // One that is dead is asked only where its target is there, and not again and again.
                 let is_wanting = match self.is_dead {
@@ -121,6 +131,10 @@ struct Known {
     subsystem: Option<Subsystem>,
     /// How many of its paths are of whoever named it or has listed it longest.
     own: usize,
+    /// The discovery controller that has listed it longest; `None` of one that is named itself.
+    first: Option<Place>,
+    /// It was not known whose disk it is, and it is of that one.
+    is_of_first: bool,
     /// The discovery controllers that list that.
     listed_by: BTreeSet<Controller>,
     /// Those that had it could say now that it is there.
@@ -150,10 +164,10 @@ impl Engine {
 
     /// How an attach ended. `false`: it failed, and is tried again.
     pub(crate) fn on_attached(&mut self, now: Duration, disk: &Disk, is_attached: bool) {
-        let Some(Managed { phase, is_ours, .. }) = self.disks.get_mut(disk) else { return };
+        let Some(Managed { phase, is_ours, since, .. }) = self.disks.get_mut(disk) else { return };
         let Phase::Attaching { failures } = *phase else { return };
         *phase = if is_attached {
-            *is_ours = true;
+            (*is_ours, *since) = (true, now);
             Phase::Attached { gone_since: None, not_before: now }
         } else {
             let delay = RETRY_DELAY.saturating_mul(1 << failures.min(10)).min(RETRY_DELAY_MAX);
@@ -199,15 +213,15 @@ impl Engine {
     }
 
     /// The subsystem that has a disk, as the first host that sees it does.
-    fn wanted_with(&self, disk: &Disk) -> Option<&Wanted> {
+    fn watched_with(&self, disk: &Disk) -> Option<&Watched> {
         let of = |watched: &&Watched| watched.nsids.as_ref().is_none_or(|nsids| nsids.contains(&disk.nsid));
         let here = self.watched.iter().filter(|((nqn, _), _)| *nqn == disk.nqn).map(|(_, watched)| watched);
-        here.filter(of).min_by_key(|watched| watched.nsids.is_none()).map(|watched| &watched.wanted)
+        here.filter(of).min_by_key(|watched| watched.nsids.is_none())
     }
 
     /// Whether a disk is to be attached; also one of which nothing new is known.
     pub(super) fn is_wanted(&self, disk: &Disk) -> bool {
-        self.wanted_with(disk).is_some()
+        self.watched_with(disk).is_some()
     }
 
     /// Whether those that had a disk, and do not name it any more, could say now that it is there after all. One that starts again
@@ -217,7 +231,7 @@ impl Engine {
         let had = |controller| listed_by.is_none_or(|listed_by| listed_by.contains(controller));
         // One that there is no room for may list it still.
         let is_left_out = match listed_by {
-            Some(listed_by) => listed_by.iter().any(|it| self.left_out.contains(&it.place)),
+            Some(listed_by) => listed_by.iter().any(|it| self.is_left_out(&it.place)),
             None => !self.left_out.is_empty(),
         };
         let mut silent = self.controllers.iter().filter(|(_, followed)| followed.is_away);
@@ -242,11 +256,9 @@ impl Engine {
         let known: Vec<_> =
             self.disks.iter().map(|(disk, it)| self.known(disk, it, turn.contains(disk))).collect();
         let detach_delay = (self.policy.detach && self.is_known()).then_some(self.policy.detach_delay);
-        for ((disk, managed), known) in self.disks.iter_mut().zip(known) {
+        for ((disk, managed), mut known) in self.disks.iter_mut().zip(known) {
             if known.subsystem.is_some() {
-                let before = managed.listed_by.take().into_iter().flatten();
-                let left = before.filter(|controller| self.left_out.contains(&controller.place));
-                managed.listed_by = Some(left.chain(known.listed_by.iter().cloned()).collect());
+                managed.listed_by = Some(core::mem::take(&mut known.listed_by));
             }
             self.actions.extend(managed.next(disk, known, now, detach_delay));
         }
@@ -266,11 +278,25 @@ impl Engine {
 
     fn known(&self, disk: &Disk, managed: &Managed, has_turn: bool) -> Known {
         let listing = self.controllers.iter().filter(|(_, followed)| followed.lists(&disk.nqn));
-        let wanted = self.wanted_with(disk);
+        // Those that there is no room for may list it still.
+        let before = managed.listed_by.iter().flatten().filter(|it| self.is_left_out(&it.place));
+        let watched = self.watched_with(disk);
+        let wanted = watched.map(|watched| &watched.wanted);
+        // Whoever lists where it was attached, or may do so when it can be reached.
+        let may_be_of_another = || {
+            let lists = |way| self.controllers.values().any(|followed| followed.lists_at(&disk.nqn, way));
+            !self.is_known() || managed.way.as_ref().is_some_and(lists)
+        };
+        let is_of_first = |watched: &Watched| {
+            let is_there = managed.way.as_ref().is_some_and(|way| watched.wanted.is_own(way));
+            is_there || !may_be_of_another() && watched.shows_itself(disk.nsid)
+        };
         Known {
             subsystem: wanted.map(|wanted| wanted.subsystem.clone()),
             own: wanted.map_or(0, |wanted| wanted.own),
-            listed_by: listing.map(|(controller, _)| controller.clone()).collect(),
+            first: wanted.and_then(Wanted::first).map(|first| first.place.clone()),
+            is_of_first: managed.holder.is_none() && watched.is_some_and(is_of_first),
+            listed_by: listing.map(|(controller, _)| controller).chain(before).cloned().collect(),
             is_answered_for: self.is_answered_for(disk, managed.listed_by.as_ref()),
             is_seen: self.is_seen(disk),
             has_turn,

@@ -22,12 +22,23 @@ impl fmt::Display for Place {
 
 impl Place {
     /// Whether both are the same, however the address is written.
-    pub(super) fn is(&self, other: &Self) -> bool {
-        let address = |place: &Self| place.address.parse::<IpAddr>().ok();
-        let is_same_address =
-            self.address == other.address || address(self).is_some_and(|it| Some(it) == address(other));
-        is_same_address && (&self.transport, self.port) == (&other.transport, other.port)
+    pub(in crate::discovery) fn is(&self, other: &Self) -> bool {
+        is_same_host(&self.address, &other.address)
+            && (&self.transport, self.port) == (&other.transport, other.port)
     }
+
+    /// Whether it is known by a name, which has to be looked up.
+    pub(in crate::discovery) fn has_name(&self) -> bool {
+        // A link-local address has its interface behind it.
+        let address = self.address.split('%').next().unwrap_or_default();
+        address.parse::<IpAddr>().is_err()
+    }
+}
+
+/// Whether both texts are the same name or address.
+pub(in crate::discovery) fn is_same_host(one: &str, other: &str) -> bool {
+    let address = |text: &str| text.parse::<IpAddr>().ok().map(|address| address.to_canonical());
+    one == other || address(one).is_some_and(|one| Some(one) == address(other))
 }
 
 /// A discovery controller: where it is, and with which further options one connects to it and to what it lists.
@@ -43,8 +54,17 @@ pub(crate) struct Controller {
 pub(crate) enum Entry {
     /// Another discovery controller.
     Referral(Place),
-    /// A subsystem with namespaces. `tls`: it is reached by TLS only.
-    Subsystem { nqn: String, place: Place, tls: bool },
+    /// A subsystem with namespaces.
+    Subsystem { nqn: String, place: Place, tls: Tls },
+}
+
+/// Whether a subsystem is reached by TLS only, as a log says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tls {
+    No,
+    Required,
+    /// It is, and this host has no key for that.
+    WithoutKey,
 }
 
 /// A path to a subsystem: where its controller is, and with which options of its own one connects there.

@@ -44,7 +44,8 @@ impl Engine {
         self.watched.iter().map(|((nqn, _), watched)| (nqn.as_str(), self.root(watched))).collect()
     }
 
-    /// Takes in the namespaces that are shown and were not, as far as there is room.
+    /// Takes in the namespaces that are shown where whoever has listed their subsystem longest has it, and were not, as far as there is
+    /// room.
     pub(super) fn take_in(&mut self, now: Duration) {
         let is_idle = |it: &Managed| matches!(it.phase, Phase::Waits { .. } | Phase::Dismissed);
         let gone = self.disks.iter().filter(|(disk, it)| is_idle(it) && !self.is_wanted(disk));
@@ -58,7 +59,7 @@ impl Engine {
         let limits = self.limits;
         let most = Most(limits.disks, limits.disks_of_subsystem, limits.disks / 2);
         let (mut taken, mut left_out) = (BTreeSet::new(), BTreeSet::new());
-        for ((nqn, _), watched) in &self.watched {
+        for ((nqn, _), watched) in self.watched.iter().filter(|(_, watched)| watched.has_said_itself()) {
             let root = roots.get(nqn.as_str()).copied().flatten();
             for &nsid in watched.nsids.iter().flatten() {
                 let disk = Disk { nqn: nqn.clone(), nsid };

@@ -3,10 +3,11 @@
 //! Each is a connection and a thread, and how many are listed others say. Where there are too many, those that are watched or attached
 //! already stay: whoever fills a log takes nothing from anybody. Nor does who lists what somebody else has listed before: it adds
 //! paths behind those that are there, to disks that are attached by then, and has TLS on them where all paths of the first have it.
+//! Who is first `listers` decides.
 
-use super::disks::Phase;
 use super::followed::Root;
-use super::{Action, Controller, Engine, Entry, Place, Seen, Subsystem, SubsystemPath};
+use super::listers::{Lister, sort};
+use super::{Action, Controller, Engine, Entry, Place, Seen, Subsystem, SubsystemPath, Tls};
 use super::{host, of_all_paths};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,22 +39,29 @@ pub(super) struct Watched {
     pub(super) is_away: bool,
 }
 
-/// The paths to a subsystem that each controller lists.
-type Listed<'a> = Vec<(&'a Controller, Vec<SubsystemPath>)>;
-
 impl Wanted {
     fn own(&self) -> &[SubsystemPath] {
         self.subsystem.paths.get(..self.own).unwrap_or_default()
     }
 
+    /// Whether whoever named it or has listed it longest has it there.
+    pub(super) fn is_own(&self, place: &Place) -> bool {
+        self.own().iter().any(|path| path.place.is(place))
+    }
+
+    /// Who has listed it longest; `None` of one that is named itself.
+    pub(super) fn first(&self) -> Option<&Controller> {
+        self.listed_by.first().filter(|_| !self.is_named)
+    }
+
     /// Adds the paths that controllers list. Behind the paths of the first, each of the others has a share of the places.
-    fn add(&mut self, listed: Listed<'_>) {
+    fn add(&mut self, listed: Vec<Lister<'_>>) {
         let others = listed.len().saturating_sub(usize::from(self.own == 0));
         let (mut most, share) = match others {
             0 => (PATHS_MAX, PATHS_MAX),
             others => (PATHS_MAX / 2, (PATHS_MAX / 2 / others).max(1)),
         };
-        for (_, paths) in &listed {
+        for Lister { paths, .. } in &listed {
             if self.own > 0 {
                 most = (self.subsystem.paths.len() + share).min(PATHS_MAX);
             }
@@ -62,26 +70,35 @@ impl Wanted {
                 self.own = self.subsystem.paths.len();
             }
         }
-        listed.iter().flat_map(|(_, paths)| paths).for_each(|path| self.subsystem.add(path, PATHS_MAX));
-        self.listed_by = listed.into_iter().map(|(controller, _)| controller.clone()).collect();
+        listed.iter().flat_map(|it| &it.paths).for_each(|path| self.subsystem.add(path, PATHS_MAX));
+        self.listed_by = listed.into_iter().map(|it| it.controller.clone()).collect();
     }
 }
 
 impl Watched {
     /// Whether it was asked where whoever listed it first has it: another place under its name may have other namespaces.
     pub(super) fn has_answered_itself(&self) -> bool {
-        !self.is_away && self.is_own(&self.wanted)
+        !self.is_away && self.has_said_itself()
     }
 
-    fn is_own(&self, wanted: &Wanted) -> bool {
-        let at = self.answered_at.as_ref();
-        at.is_some_and(|at| wanted.own().iter().any(|path| path.place.is(at)))
+    /// The same of what it said last, also where it is away by now.
+    pub(super) fn has_said_itself(&self) -> bool {
+        self.said_at_one_of(&self.wanted)
+    }
+
+    /// Whether it has shown a namespace there.
+    pub(super) fn shows_itself(&self, nsid: u32) -> bool {
+        self.has_answered_itself() && self.nsids.as_ref().is_some_and(|nsids| nsids.contains(&nsid))
+    }
+
+    fn said_at_one_of(&self, wanted: &Wanted) -> bool {
+        self.answered_at.as_ref().is_some_and(|at| wanted.is_own(at))
     }
 
     /// Whether its connection goes on when this is wanted.
     fn goes_on(&self, wanted: &Wanted) -> bool {
         self.wanted.subsystem.options == wanted.subsystem.options
-            && (self.wanted.own() == wanted.own() || !self.is_away && self.is_own(wanted))
+            && (self.wanted.own() == wanted.own() || !self.is_away && self.said_at_one_of(wanted))
     }
 }
 
@@ -90,6 +107,7 @@ impl Engine {
     pub(super) fn watch(&mut self, now: Duration) {
         let (wanted, left_out) = self.wanted();
         self.beyond.subsystems = left_out;
+        self.has_begun |= self.is_configured && self.have_all_named_spoken();
         let gone: Vec<_> = self.watched.keys().filter(|seen| !wanted.contains_key(*seen)).cloned().collect();
         for seen in gone {
             self.watched.remove(&seen);
@@ -131,23 +149,18 @@ impl Engine {
             wanted.own = wanted.subsystem.paths.len();
         }
         let (listed, left_out) = self.listed(&wanted);
-        let ways = self.ways();
+        let held = self.held();
         for (seen, mut listed) in listed {
-            let before = self.watched.get(&seen).map(|watched| &watched.wanted.listed_by);
-            let has_answered = self.watched.get(&seen).is_some_and(|watched| watched.nsids.is_some());
-            // Who lists the way on which its disk was attached, and then who has listed it longest; until it has answered, who
-            // insists on TLS.
-            listed.sort_by_key(|(controller, paths)| {
-                let is_way = ways.get(&seen.0).is_some_and(|way| paths.iter().any(|path| path.place.is(way)));
-                let place = before.and_then(|before| before.iter().position(|it| it == *controller));
-                (!is_way, !has_answered && !insists(paths), place.unwrap_or(usize::MAX))
-            });
-            if let Some(((_, first), others)) = listed.split_first_mut()
-                && insists(first)
+            let watched = self.watched.get(&seen);
+            let before = watched.map_or(&[][..], |watched| &watched.wanted.listed_by[..]);
+            let is_anew = !self.has_begun && watched.is_none_or(|watched| watched.nsids.is_none());
+            sort(&mut listed, held.get(seen.0.as_str()), before, is_anew);
+            if let Some((first, others)) = listed.split_first_mut()
+                && first.insists()
             {
-                others.iter_mut().flat_map(|(_, paths)| paths).for_each(|path| path.own.tls = true);
+                others.iter_mut().flat_map(|it| &mut it.paths).for_each(|path| path.own.tls = true);
             }
-            let options = listed.first().map(|(controller, _)| of_all_paths(&controller.options));
+            let options = listed.first().map(|it| of_all_paths(&it.controller.options));
             let none = || Wanted {
                 subsystem: Subsystem {
                     nqn: seen.0.clone(),
@@ -163,14 +176,8 @@ impl Engine {
         (wanted, left_out)
     }
 
-    /// The place over which a disk of each subsystem was attached first.
-    fn ways(&self) -> BTreeMap<&String, &Place> {
-        let attached = self.disks.iter().filter(|(_, it)| matches!(it.phase, Phase::Attached { .. }));
-        attached.filter_map(|(disk, it)| Some((&disk.nqn, it.way.as_ref()?))).collect()
-    }
-
     /// What discovery controllers list beside what is wanted already, as far as there is room; and how many subsystems that leaves out.
-    fn listed(&self, wanted: &BTreeMap<Seen, Wanted>) -> (BTreeMap<Seen, Listed<'_>>, usize) {
+    fn listed(&self, wanted: &BTreeMap<Seen, Wanted>) -> (BTreeMap<Seen, Vec<Lister<'_>>>, usize) {
         // What is configured with TLS is reached in no other way, whatever a log says that nobody has authenticated.
         let insists = self.fixed.iter().filter(|it| it.has_tls()).map(|it| it.nqn.as_str());
         let insists: BTreeSet<_> = insists.collect();
@@ -193,7 +200,8 @@ impl Engine {
         let kept: BTreeSet<_> = kept.filter(|seen| !wanted.contains_key(seen)).collect();
         let mut room = self.limits.subsystems.saturating_sub(kept.len());
         let mut of_root: BTreeMap<&Root, usize> = BTreeMap::new();
-        let (mut listed, mut left_out): (BTreeMap<Seen, Listed<'_>>, BTreeSet<&str>) = Default::default();
+        let (mut listed, mut left_out): (BTreeMap<Seen, Vec<Lister<'_>>>, BTreeSet<&str>) =
+            Default::default();
         for (controller, root, entries) in of_each {
             let own = of_root.entry(root).or_default();
             for (nqn, place, tls) in entries {
@@ -208,11 +216,12 @@ impl Engine {
                     }
                     *own += 1;
                 }
-                let path = path(controller, place, tls || insists.contains(&**nqn));
                 let by = listed.entry(seen).or_default();
-                match by.last_mut().filter(|(it, _)| *it == controller) {
-                    Some((_, paths)) => paths.push(path),
-                    None => by.push((controller, vec![path])),
+                if by.last().is_none_or(|it| it.controller != controller) {
+                    by.push(Lister::new(controller, root));
+                }
+                if let Some(lister) = by.last_mut() {
+                    lister.add(place, tls, insists.contains(&**nqn));
                 }
             }
         }
@@ -220,7 +229,7 @@ impl Engine {
     }
 
     /// What the policy allows of the subsystems in a log: where each is, and whether with TLS only.
-    fn allowed<'a>(&'a self, log: &'a [Entry]) -> impl Iterator<Item = (&'a String, &'a Place, bool)> {
+    fn allowed<'a>(&'a self, log: &'a [Entry]) -> impl Iterator<Item = (&'a String, &'a Place, Tls)> {
         log.iter().filter_map(|entry| match entry {
             Entry::Subsystem { nqn, place, tls }
                 if self.policy.allows(nqn) && self.policy.allows_transport(&place.transport) =>
@@ -236,24 +245,13 @@ impl Engine {
         self.watched.get(seen).and_then(|watched| self.root(watched))
     }
 
+    /// How many of the paths of a subsystem that is watched, at the front, are of whoever named it or has listed it longest.
+    pub(crate) fn own_paths(&self, seen: &Seen) -> usize {
+        self.watched.get(seen).map_or(0, |watched| watched.wanted.own)
+    }
+
     /// Where the referrals begin to whoever has listed a subsystem longest; `None` of one that is named itself.
     pub(super) fn root(&self, watched: &Watched) -> Option<&Root> {
-        let first = watched.wanted.listed_by.first().filter(|_| !watched.wanted.is_named)?;
-        self.controllers.get(first).map(|followed| &followed.origin.root)
+        self.controllers.get(watched.wanted.first()?).map(|followed| &followed.origin.root)
     }
-}
-
-/// Whether a subsystem with these paths is reached by TLS only.
-fn insists(paths: &[SubsystemPath]) -> bool {
-    paths.iter().all(|path| path.own.tls)
-}
-
-/// The path to a place that a controller lists.
-fn path(controller: &Controller, place: &Place, needs_tls: bool) -> SubsystemPath {
-    let options = &controller.options;
-    let mut path = SubsystemPath::new(place.clone(), options);
-    if needs_tls && !options.iter().any(|option| option == "--tls" || option == "--concat") {
-        path.own.tls = true;
-    }
-    path
 }

@@ -3,7 +3,7 @@
 use super::super::engine::{Controller, Root};
 use super::super::entries::{Log, log as read};
 use super::Event;
-use super::limits::KEEP_ALIVE;
+use super::limits::{ASKED_AT_ONCE, KEEP_ALIVE};
 use super::look_up::apart;
 use super::places::{Places, Queue};
 use super::retry::Retry;
@@ -13,7 +13,7 @@ use anyhow::Result;
 use nvmf_initiator::{Discovery, DiscoveryChange, DiscoveryLog};
 use std::collections::HashMap;
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, spawn_blocking};
 
 /// Those that are followed.
 pub(super) struct Controllers {
@@ -26,7 +26,7 @@ pub(super) struct Controllers {
 impl Controllers {
     /// `follows`: they are stayed connected to.
     pub(super) fn new(follows: bool, tell: UnboundedSender<Event>) -> Self {
-        Self { follows, tell, places: Places::new(), tasks: HashMap::new() }
+        Self { follows, tell, places: Places::new(ASKED_AT_ONCE), tasks: HashMap::new() }
     }
 
     /// `root`: where the referrals to it begin; one that is named has none.
@@ -49,12 +49,13 @@ async fn follow(controller: Controller, follows: bool, tell: UnboundedSender<Eve
     loop {
         match connect(&controller, follows, &queue).await {
             Ok((log, discovery)) => {
-                let _ = tell.send(said(&controller, &log));
+                let _ = tell.send(said(&controller, log).await);
                 let Some(discovery) = discovery else { return };
                 retry = Retry::new();
                 listen(&controller, discovery, &tell).await;
             }
             Err(error) => {
+                let _ = tell.send(Event::ControllerAway(controller.clone()));
                 let error = controller.place.explained(error);
                 retry.failed(&tell, format!("discovery at {}: {}", controller.place, chain(&error)));
             }
@@ -92,7 +93,7 @@ async fn listen(controller: &Controller, mut discovery: Discovery, tell: &Unboun
     }
     loop {
         match discovery.next().await {
-            DiscoveryChange::Log(log) => drop(tell.send(said(controller, &log))),
+            DiscoveryChange::Log(log) => drop(tell.send(said(controller, log).await)),
             change => {
                 let _ = tell.send(Event::ControllerAway(controller.clone()));
                 if matches!(change, DiscoveryChange::GivenUp) {
@@ -103,6 +104,10 @@ async fn listen(controller: &Controller, mut discovery: Discovery, tell: &Unboun
     }
 }
 
-fn said(controller: &Controller, log: &DiscoveryLog) -> Event {
-    Event::Log(controller.clone(), read(controller, &log.entries))
+/// What it says. That is read on a thread apart: for each entry that is for TLS a key may be looked for, and how many there are it says.
+async fn said(controller: &Controller, log: DiscoveryLog) -> Event {
+    let asked = controller.clone();
+    let log = spawn_blocking(move || read(&asked, &log.entries)).await;
+    // Of a log that could not be read nothing is known.
+    log.map_or_else(|_| Event::ControllerAway(controller.clone()), |log| Event::Log(controller.clone(), log))
 }

@@ -1,9 +1,10 @@
 //! Attached disks: each is a process, which is started, told of further paths, and ended.
 
-use super::super::engine::{Detached, Disk, Place, Subsystem};
+use super::super::engine::{Detached, Disk, Place, Root, Subsystem, SubsystemPath};
 use super::super::further_paths::Added;
 use super::Event;
 use super::limits::AT_ONCE;
+use super::places::Places;
 use crate::attach::{self, Listed, Registry};
 use crate::print::chain;
 use anyhow::{Result, anyhow};
@@ -22,14 +23,14 @@ pub(super) struct Disks {
     /// For as many as may be attached at once: each is a process, and how many there are to be others say.
     places: Arc<Semaphore>,
     /// For as many as may be mended at once: one that is brought back is a process more, or waits for a target.
-    menders: Arc<Semaphore>,
+    menders: Places,
 }
 
 impl Disks {
     /// `follows`: they are looked after from then on.
     pub(super) fn new(follows: bool, form: String, tell: UnboundedSender<Event>) -> Self {
-        let room = || Arc::new(Semaphore::new(AT_ONCE));
-        Self { follows, form, tell, places: room(), menders: room() }
+        let places = Arc::new(Semaphore::new(AT_ONCE));
+        Self { follows, form, tell, places, menders: Places::new(AT_ONCE) }
     }
 
     /// Those that are attached from now on appear as this.
@@ -67,11 +68,12 @@ impl Disks {
         });
     }
 
-    /// Brings it back if it is dead and for this to be brought back, and gives it the paths that it does not have.
-    pub(super) fn add_paths(&self, disk: Disk, subsystem: Subsystem) {
-        let (tell, follows, menders) = (self.tell.clone(), self.follows, Arc::clone(&self.menders));
+    /// Brings it back if it is dead and for this to be brought back, and gives it the paths that it does not have. `root`: where the
+    /// referrals to its subsystem begin; one that is named has none.
+    pub(super) fn add_paths(&mut self, disk: Disk, subsystem: Subsystem, root: Option<&Root>) {
+        let (tell, follows, menders) = (self.tell.clone(), self.follows, self.menders.queue(root));
         tokio::spawn(async move {
-            let _mender = menders.acquire().await;
+            let _mender = menders.place().await;
             let meant = disk.clone();
             let added = spawn_blocking(move || add_paths(&meant, &subsystem, follows));
             let added = added.await.unwrap_or_else(|_| Err(anyhow!("the adding thread has ended")));
@@ -96,10 +98,7 @@ pub(super) fn of(disk: &Attachment) -> Disk {
 
 /// Over which place it was attached first.
 pub(super) fn way(disk: &Attachment) -> Option<Place> {
-    let path = disk.paths.first()?;
-    let (host, port) = path.host_and_port();
-    let address = path.name.clone().unwrap_or_else(|| host.to_owned());
-    Some(Place { transport: path.transport.clone(), address, port: port? })
+    disk.paths.first().and_then(SubsystemPath::of).map(|path| path.place)
 }
 
 fn add_paths(disk: &Disk, subsystem: &Subsystem, follows: bool) -> Result<Added> {
@@ -136,6 +135,39 @@ fn detach(disk: &Disk) -> Detached {
             tracing::warn!("{}: {}", listed.disk, chain(&error));
             // Of one that was removed at its target nothing can be flushed any more.
             if listed.exists() { Detached::Failed } else { Detached::Gone }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::engine::Controller;
+    use super::super::super::sources::tests::place;
+    use super::*;
+    use tokio::sync::mpsc::unbounded_channel;
+
+    /// How long a disk takes to be brought back its target says, and how many are dead.
+    #[tokio::test]
+    async fn dead_disks_of_one_discovery_controller_keep_those_of_others_not_waiting() {
+        let (tell, mut events) = unbounded_channel();
+        let mut disks = Disks::new(true, "auto".to_owned(), tell);
+        let root = |address| Some(Controller { place: place("tcp", address, 8009), options: Vec::new() });
+        let (hostile, honest) = (root("192.0.2.1"), root("192.0.2.2"));
+        let queue = disks.menders.queue(Some(&hostile));
+        let mut at_work = Vec::new();
+        for _ in 0..AT_ONCE / 2 {
+            at_work.push(queue.place().await.unwrap());
+        }
+        for (nqn, root) in [("h", &hostile), ("l", &honest)] {
+            let subsystem = Subsystem { nqn: nqn.to_owned(), paths: Vec::new(), options: Vec::new() };
+            disks.add_paths(Disk { nqn: nqn.to_owned(), nsid: 1 }, subsystem, Some(root));
+        }
+        for (nqn, ends) in [("l", true), ("h", false)] {
+            let Some(Event::PathsAdded(disk, _)) = events.recv().await else { panic!("nothing was mended") };
+            assert_eq!(disk.nqn, nqn);
+            if ends {
+                at_work.pop();
+            }
         }
     }
 }

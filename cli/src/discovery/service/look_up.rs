@@ -29,7 +29,7 @@ mod tests {
     /// A name server that does not answer holds a call for long.
     #[tokio::test]
     async fn what_takes_long_keeps_nobody_waiting_and_has_its_place_until_it_is_done() {
-        let mut places = Places::new();
+        let mut places = Places::new(ASKED_AT_ONCE);
         let queue = places.queue(None);
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let (begin, begun) = oneshot::channel();

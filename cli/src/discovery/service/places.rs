@@ -1,14 +1,14 @@
-//! Places for what is connected to at once. How long a connection takes to be there its peer says, and how many there are others list:
-//! all that begins at one root has half of the places, so that the others have their turn.
+//! Places for what is connected to or brought back at once. How long that takes the peer says, and how many there are others list: all
+//! that begins at one root has half of the places, so that the others have their turn.
 
 use super::super::engine::Root;
-use super::limits::ASKED_AT_ONCE;
 use anyhow::Result;
 use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 pub(super) struct Places {
+    most: usize,
     pub(super) all: Arc<Semaphore>,
     of_root: HashMap<Root, Arc<Semaphore>>,
 }
@@ -24,8 +24,8 @@ pub(super) struct Queue {
 pub(super) struct Place(#[expect(dead_code, reason = "held")] [Option<OwnedSemaphorePermit>; 2]);
 
 impl Places {
-    pub(super) fn new() -> Self {
-        Self { all: Arc::new(Semaphore::new(ASKED_AT_ONCE)), of_root: HashMap::new() }
+    pub(super) fn new(most: usize) -> Self {
+        Self { most, all: Arc::new(Semaphore::new(most)), of_root: HashMap::new() }
     }
 
     /// `root`: where it begins; what is named itself has none.
@@ -34,7 +34,7 @@ impl Places {
         self.of_root.retain(|_, places| Arc::strong_count(places) > 1);
         let of_root = root.map(|root| {
             let places = self.of_root.entry(root.clone());
-            Arc::clone(places.or_insert_with(|| Arc::new(Semaphore::new(ASKED_AT_ONCE / 2))))
+            Arc::clone(places.or_insert_with(|| Arc::new(Semaphore::new((self.most / 2).max(1)))))
         });
         Queue { of_root, all: Arc::clone(&self.all) }
     }
@@ -57,6 +57,8 @@ mod tests {
     use super::super::super::sources::tests::place;
     use super::*;
 
+    const MOST: usize = 16;
+
     /// A place that is there at once.
     async fn free(queue: &Queue) -> Option<Place> {
         tokio::select! {
@@ -68,14 +70,14 @@ mod tests {
 
     #[tokio::test]
     async fn one_root_leaves_places_to_others_and_to_what_is_named() {
-        let mut places = Places::new();
+        let mut places = Places::new(MOST);
         let root = |address| Some(Controller { place: place("tcp", address, 8009), options: Vec::new() });
         let hostile = places.queue(Some(&root("192.0.2.1")));
         let mut taken = Vec::new();
         while let Some(place) = free(&hostile).await {
             taken.push(place);
         }
-        assert_eq!(taken.len(), ASKED_AT_ONCE / 2);
+        assert_eq!(taken.len(), MOST / 2);
         let honest = places.queue(Some(&root("192.0.2.2")));
         assert!(free(&honest).await.is_some() && free(&places.queue(None)).await.is_some());
         assert!(free(&places.queue(Some(&root("192.0.2.1")))).await.is_none(), "it is the same root");

@@ -2,7 +2,7 @@
 
 use super::super::engine::{Place, Root, Seen, Subsystem};
 use super::Event;
-use super::limits::{KEEP_ALIVE, RETRY_DELAY_MAX};
+use super::limits::{ASKED_AT_ONCE, KEEP_ALIVE, RETRY_DELAY_MAX};
 use super::look_up::apart;
 use super::places::{Places, Queue};
 use super::retry::Retry;
@@ -28,14 +28,15 @@ pub(super) struct Subsystems {
 impl Subsystems {
     /// `follows`: they are stayed connected to.
     pub(super) fn new(follows: bool, tell: UnboundedSender<Event>) -> Self {
-        Self { follows, tell, places: Places::new(), tasks: HashMap::new() }
+        Self { follows, tell, places: Places::new(ASKED_AT_ONCE), tasks: HashMap::new() }
     }
 
-    /// Connects to it anew, if it is watched already. `root`: where the referrals to it begin; one that is named has none.
-    pub(super) fn watch(&mut self, subsystem: Subsystem, root: Option<&Root>) {
+    /// Connects to it anew, if it is watched already. `own`: how many of its paths, at the front, are of whoever has listed it longest.
+    /// `root`: where the referrals to it begin; one that is named has none.
+    pub(super) fn watch(&mut self, subsystem: Subsystem, own: usize, root: Option<&Root>) {
         let seen = subsystem.seen();
         let (tell, queue) = (self.tell.clone(), self.places.queue(root));
-        let (widen, subsystem) = watch::channel(subsystem);
+        let (widen, subsystem) = watch::channel(to_ask(subsystem, own, self.follows));
         let task = tokio::spawn(ask(subsystem, self.follows, tell, queue));
         if let Some((_, before)) = self.tasks.insert(seen, (widen, task)) {
             before.abort();
@@ -43,9 +44,9 @@ impl Subsystems {
     }
 
     /// It has other paths.
-    pub(super) fn widen(&self, subsystem: Subsystem) {
+    pub(super) fn widen(&self, subsystem: Subsystem, own: usize) {
         if let Some((widen, _)) = self.tasks.get(&subsystem.seen()) {
-            widen.send_replace(subsystem);
+            widen.send_replace(to_ask(subsystem, own, self.follows));
         }
     }
 
@@ -54,6 +55,17 @@ impl Subsystems {
             task.abort();
         }
     }
+}
+
+/// The same with the paths over which it is asked which namespaces it has. How long a name takes to be looked up others say: none is
+/// looked up but those of whoever has listed it longest. Who asks once asks nobody else.
+fn to_ask(mut subsystem: Subsystem, own: usize, follows: bool) -> Subsystem {
+    let mut numbers = 0..;
+    subsystem.paths.retain(|path| {
+        let is_own = numbers.next().is_some_and(|number| number < own);
+        is_own || follows && !path.place.has_name()
+    });
+    subsystem
 }
 
 /// Stays connected to a subsystem, and tells its namespaces: at once and whenever they change. Or tells them once.
@@ -165,4 +177,25 @@ fn answering(connection: &Connection) -> Option<Place> {
     let transport = if path.transport == TransportType::RDMA { "rdma" } else { "tcp" }.to_owned();
     let address = path.name.clone().unwrap_or_else(|| path.address.ip().to_string());
     Some(Place { transport, address, port: path.address.port() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::engine::SubsystemPath;
+    use super::super::super::sources::tests::place;
+    use super::*;
+
+    #[test]
+    fn no_name_is_looked_up_but_those_of_whoever_has_listed_a_subsystem_longest() {
+        let all = ["storage-a", "192.0.2.1", "storage-b", "192.0.2.2", "fe80::1%eth0"];
+        let path = |address: &str| SubsystemPath::new(place("tcp", address, 4420), &[]);
+        let asked = |follows| {
+            let paths = all.map(path).to_vec();
+            let subsystem = Subsystem { nqn: "a".to_owned(), paths, options: Vec::new() };
+            let paths = to_ask(subsystem, 2, follows).paths.into_iter();
+            paths.map(|path| path.place.address).collect::<Vec<_>>()
+        };
+        assert_eq!(asked(true), ["storage-a", "192.0.2.1", "192.0.2.2", "fe80::1%eth0"]);
+        assert_eq!(asked(false), ["storage-a", "192.0.2.1"]);
+    }
 }

@@ -98,6 +98,62 @@ fn disk_is_not_gone_while_there_is_no_room_for_the_discovery_controller_that_lis
     assert_eq!(until(&mut engine, NOW + LONG * 2), ["-a/1"]);
 }
 
+#[test]
+fn disk_is_not_gone_while_there_is_no_room_for_one_on_the_way_to_who_listed_it() {
+    let mut engine = Engine::new(Policy::default());
+    engine.on_configured(NOW, [controller("d")], Vec::new());
+    engine.on_log(NOW, &controller("d"), vec![Entry::Referral(place("R"))]);
+    engine.on_log(NOW, &controller("R"), vec![Entry::Referral(place("S"))]);
+    engine.on_log(NOW, &controller("S"), vec![subsystem("a", "t")]);
+    engine.on_first_namespaces(NOW, &seen("a"), [1]);
+    engine.on_attached(NOW, &disk("a", 1), true);
+    actions(&mut engine);
+    let others: Vec<_> = (0..255).map(|number| controller(&format!("e{number}"))).collect();
+    engine.on_configured(NOW, others.iter().cloned().chain([controller("d")]), Vec::new());
+    for it in &others {
+        engine.on_log(NOW, it, Vec::new());
+    }
+    // What happens besides makes no difference.
+    engine.on_log(NOW, &controller("d"), vec![Entry::Referral(place("R"))]);
+    assert_eq!(until(&mut engine, NOW + LONG), Vec::<String>::new());
+    engine.on_log(NOW + LONG, &controller("d"), Vec::new());
+    assert_eq!(until(&mut engine, NOW + LONG * 2), ["-a/1"]);
+}
+
+/// As many entries as are read of one root.
+fn long_log(name: &str) -> Vec<Entry> {
+    (0..4096).map(|number| subsystem(&format!("{name}-{number}"), "t")).collect()
+}
+
+#[test]
+fn controller_that_is_followed_keeps_its_place_when_the_logs_of_others_get_long() {
+    let left =
+        |engine: &mut Engine| actions(engine).into_iter().filter(|it| matches!(it, Action::Leave(_))).count();
+    let mut engine = Engine::new(Policy::default());
+    engine.on_configured(NOW, [controller("d")], Vec::new());
+    engine.on_log(NOW, &controller("d"), referrals(0, 6));
+    engine.on_log(NOW, &controller("5"), vec![subsystem("a", "t")]);
+    for number in 0..4 {
+        engine.on_log(NOW, &controller(&number.to_string()), long_log(&number.to_string()));
+    }
+    // One has said nothing yet, and is not waited for.
+    assert_eq!((left(&mut engine), engine.counts().0, engine.beyond().referrals), (1, 6, 1));
+    // There is room for a few more, and for many more there is none.
+    engine.on_log(NOW, &controller("5"), vec![subsystem("a", "t"), subsystem("b", "t")]);
+    assert_eq!((left(&mut engine), engine.counts().0), (0, 6));
+    engine.on_log(NOW, &controller("5"), long_log("5"));
+    assert_eq!((left(&mut engine), engine.counts().0, engine.beyond().referrals), (1, 5, 2));
+    // The same of those that are announced.
+    let mut engine = Engine::new(Policy::default());
+    engine.on_configured(NOW, [], Vec::new());
+    engine.on_announced(NOW, ["0", "1", "2", "3", "z"].map(controller));
+    engine.on_log(NOW, &controller("z"), vec![subsystem("a", "t")]);
+    for number in 0..4 {
+        engine.on_log(NOW, &controller(&number.to_string()), long_log(&number.to_string()));
+    }
+    assert_eq!((left(&mut engine), engine.counts().0), (0, 5));
+}
+
 /// What logs take in memory others say.
 #[test]
 fn one_that_leads_to_many_long_logs_has_few_of_them_read() {
@@ -106,8 +162,7 @@ fn one_that_leads_to_many_long_logs_has_few_of_them_read() {
     engine.on_log(NOW, &controller("H"), referrals(0, 200));
     assert_eq!(engine.counts().0, 202);
     for number in 0..200 {
-        let log = (0..4096).map(|of_it| subsystem(&format!("{number}-{of_it}"), "t")).collect();
-        engine.on_log(NOW, &controller(&number.to_string()), log);
+        engine.on_log(NOW, &controller(&number.to_string()), long_log(&number.to_string()));
     }
     let entries: usize = engine.controllers.values().flat_map(|it| &it.log).map(Vec::len).sum();
     assert!(entries <= 5 * 4096, "{entries}");

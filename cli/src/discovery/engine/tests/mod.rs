@@ -2,6 +2,7 @@
 
 mod controllers;
 mod disks;
+mod listers;
 mod shares;
 mod subsystems;
 
@@ -37,7 +38,7 @@ fn controller(address: &str) -> Controller {
 }
 
 fn subsystem(nqn: &str, address: &str) -> Entry {
-    Entry::Subsystem { nqn: nqn.to_owned(), place: place(address), tls: false }
+    Entry::Subsystem { nqn: nqn.to_owned(), place: place(address), tls: Tls::No }
 }
 
 fn disk(nqn: &str, nsid: u32) -> Disk {
@@ -46,6 +47,12 @@ fn disk(nqn: &str, nsid: u32) -> Disk {
 
 fn actions(engine: &mut Engine) -> Vec<Action> {
     std::iter::from_fn(|| engine.poll_action()).collect()
+}
+
+/// The subsystem that is to be watched.
+fn watched(engine: &mut Engine) -> Subsystem {
+    let watch = |action| if let Action::Watch(subsystem) = action { Some(subsystem) } else { None };
+    actions(engine).into_iter().find_map(watch).expect("a subsystem is wanted")
 }
 
 /// Attaches and detaches, as words.
