@@ -58,6 +58,8 @@ pub(super) struct Path<N: Network> {
     /// Since when no route leads to a namespace, and when that was so for too long last, so that operations fail.
     lost_since: Option<Duration>,
     failed_at: Option<Duration>,
+    /// When what was sent on its routes was damaged.
+    damaged_at: Vec<Duration>,
     /// Its host's identifier.
     pub(super) id: Host,
     pub(super) io_queues: u16,
@@ -124,6 +126,7 @@ impl<N: Network> Path<N> {
             raw: Vec::new(),
             lost_since: None,
             failed_at: None,
+            damaged_at: Vec::new(),
             id,
             io_queues: options.io_queues,
             sends_raw: false,
@@ -213,6 +216,8 @@ impl<N: Network> Path<N> {
                 self.set_route_faulty(network, route, true);
             }
         }
+        let damages: u32 = self.routes.numbers.iter().map(|route| network.damages(*route)).sum();
+        self.damaged_at.resize(damages as usize, now);
         let worked = self.driver.turn(now);
         while let Some(event) = self.driver.poll_event() {
             match event {
@@ -313,11 +318,15 @@ impl<N: Network> Path<N> {
     }
 
     /// Whether an operation that was begun then may have failed so by now because it waited too long: for a route, for however
-    /// long it was under way itself; or for its namespace, which was not ready.
+    /// long it was under way itself; or for its namespace, which was not ready. Or because each of its tries was damaged under way.
     pub(super) fn may_fail(&self, now: Duration, since: Duration, error: BlockError) -> bool {
         let waited = |most: Duration| now >= since.saturating_add(most);
         let of_status = error == block_error(Status::NAMESPACE_NOT_READY);
+        let damages = self.damaged_at.iter().filter(|at| **at >= since).count();
+        let each_was_damaged = error == block_error(Status::TRANSIENT_TRANSPORT_ERROR)
+            && damages > self.config.recovery.retries_max.into();
         self.failed_at.is_some_and(|at| at >= since)
+            || each_was_damaged
             || of_status && self.routes.fast_io_fail.is_some_and(waited)
     }
 

@@ -91,6 +91,11 @@ pub(super) trait Network: Sized {
     /// When it moves something next.
     fn next_due(&self) -> Option<Duration>;
 
+    /// How often what was sent on a route was damaged so far: each time may have failed a command.
+    fn damages(&self, _route: usize) -> u32 {
+        0
+    }
+
     /// The connections of a route.
     fn connections(&self, route: usize, transport: &Self::Host) -> Vec<Self::Connection>;
 

@@ -166,6 +166,10 @@ impl Network for TcpNetwork {
         self.relay.next_due()
     }
 
+    fn damages(&self, route: usize) -> u32 {
+        self.relay.flips(route)
+    }
+
     fn connections(&self, route: usize, _transport: &Self::Host) -> Vec<usize> {
         self.relay.links_of(route)
     }
@@ -192,6 +196,6 @@ impl Network for TcpNetwork {
     fn report(&self, outcome: &mut Outcome) {
         outcome.windows_close = self.windows_close;
         outcome.cut = self.relay.cuts;
-        outcome.flipped = self.relay.flips;
+        outcome.flipped = self.relay.all_flips();
     }
 }

@@ -26,6 +26,8 @@ struct Gate {
     /// Chance in a million that a connection is refused.
     refuse: u64,
     faults: Faults,
+    /// Bits that were flipped there.
+    flips: u32,
 }
 
 /// The relay.
@@ -40,7 +42,6 @@ pub(super) struct Relay {
     rng: Rng,
     turn: u64,
     pub(super) cuts: u32,
-    pub(super) flips: u32,
 }
 
 impl Relay {
@@ -55,8 +56,17 @@ impl Relay {
             rng,
             turn: 0,
             cuts: 0,
-            flips: 0,
         }
+    }
+
+    /// How many bits were flipped on a route.
+    pub(super) fn flips(&self, route: usize) -> u32 {
+        self.gates[route].flips
+    }
+
+    /// And on all.
+    pub(super) fn all_flips(&self) -> u32 {
+        self.gates.iter().map(|gate| gate.flips).sum()
     }
 
     /// A target listens here.
@@ -72,7 +82,7 @@ impl Relay {
         let listener = self.listener().expect("a listener");
         self.poller.add(&listener, LISTENER | self.gates.len() as u64, Interest::Read).expect("a watch");
         let source = Ipv4Addr::new(127, 83, 1 + machine, 1);
-        self.gates.push(Gate { listener, target, source, refuse: 0, faults: Faults::default() });
+        self.gates.push(Gate { listener, target, source, refuse: 0, faults: Faults::default(), flips: 0 });
     }
 
     fn listener(&self) -> io::Result<TcpListener> {
@@ -163,7 +173,7 @@ impl Relay {
         let Some(Some(link)) = self.links.get_mut(index) else { return false };
         let faults = self.gates[link.route].faults;
         let (len, flips) = link.read(side, now, &self.poller, (&self.travel, &faults), &mut self.rng);
-        self.flips += flips;
+        self.gates[link.route].flips += flips;
         if len > 0 && !link.cut && self.rng.below(1_000_000) < faults.cut {
             link.cut_anywhere(now, &mut self.rng);
             self.cuts += 1;
