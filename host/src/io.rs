@@ -273,7 +273,9 @@ impl Namespace {
 }
 
 impl Operation {
-    fn writes(self) -> bool {
+    /// Whether it changes blocks.
+    #[must_use]
+    pub fn writes(self) -> bool {
         match self {
             Self::Write { .. }
             | Self::WriteZeroes { .. }

@@ -44,4 +44,4 @@ pub use identity::{Mismatch, NamespaceIdentity};
 pub use io::{CommandLimits, Namespace, Operation, Part, Parts};
 pub use nvme_proto::{Cid, Cntlid, HostId, Nqn, Nsid, Qid, Status};
 pub use queue::{FlowControl, Outcome, Queue, Violation};
-pub use recovery::{Decision, Fate, Recovery, RecoveryPolicy};
+pub use recovery::{Decision, Fate, Recovery, RecoveryPolicy, Tries};

@@ -140,7 +140,7 @@ impl Association {
 
     pub(super) fn on_event(&mut self, now: Duration, outcome: Outcome) {
         // A request that fails (too many outstanding) is not made again.
-        if !outcome.status.is_success() || !matches!(self.state, State::Ready | State::Connecting(_)) {
+        if !outcome.status.is_success() || !matches!(self.state, State::Ready | State::Identifying) {
             return;
         }
         self.send(crate::Qid(0), CommandRole::EventRequest, admin::asynchronous_event_request());

@@ -314,12 +314,13 @@ impl Association {
         self.unknown_namespaces.contains(&nsid)
     }
 
-    /// Whether the namespaces are being looked at after a change: which disk is where is not known before that is over.
+    /// Whether the namespaces are being looked at after a change, or are to be because a look failed: which disk is where is not known
+    /// before that is over.
     /// How they can be reached (ANA) is another question: a command for one that cannot be is refused.
     #[must_use]
     pub fn is_scanning(&self) -> bool {
         let asks_access_only = self.step == Step::Access && !self.scan.changed && !self.keep_alive.scan_again;
-        self.state == State::Ready && self.step != Step::Idle && !asks_access_only
+        self.state == State::Ready && (self.scan.is_owed || self.step != Step::Idle && !asks_access_only)
     }
 
     /// Looks at the namespaces again, after a completion that raises a doubt about one of them. [`Action::NamespacesChanged`] follows if

@@ -25,6 +25,8 @@ pub(super) struct Scan {
     unknown: Vec<Nsid>,
     /// It found something else than the one before.
     pub(super) changed: bool,
+    /// It failed, and there is to be another one.
+    pub(super) is_owed: bool,
 }
 
 impl Association {
@@ -57,11 +59,14 @@ impl Association {
         let outcome = reply.outcome;
         let lists = matches!(self.step, Step::ActiveNamespaces | Step::Log);
         if lists && self.state == State::Ready && !outcome.status.is_success() {
-            // What we knew is still good; I/O need not end for it. No event announces the change again.
-            self.settle(now);
-            if self.step == Step::Idle && crate::status::is_retryable(outcome.status) {
-                self.keep_alive.scan_by(now.saturating_add(limits::RESCAN_DELAY));
+            let is_of_disks = self.config.purpose == Purpose::Io;
+            if is_of_disks && outcome.status.dnr() {
+                return succeeded("Identify (active namespaces)", outcome).map(drop);
             }
+            // No event announces the change again, and which disk is where is not known before a look succeeds. A log that we have is
+            // still good.
+            self.scan.is_owed = is_of_disks || crate::status::is_retryable(outcome.status);
+            self.settle(now);
             return Ok(());
         }
         match self.step {
@@ -125,6 +130,7 @@ impl Association {
     }
 
     fn read_log(&mut self, now: Duration) {
+        self.scan.is_owed = false;
         self.reader = LogReader::default();
         self.send_step(now, Step::Log, self.reader.command());
     }
@@ -186,13 +192,13 @@ impl Association {
 
     fn on_scanned(&mut self, now: Duration, change: Action) {
         if self.state != State::Ready {
-            return self.on_first_scan(now);
+            return self.become_ready(now);
         }
         self.actions.push_back(change);
         self.settle(now);
     }
 
-    fn settle(&mut self, now: Duration) {
+    pub(super) fn settle(&mut self, now: Duration) {
         self.step = Step::Idle;
         self.step_deadline = None;
         self.scan_pace.end(now);
@@ -208,9 +214,9 @@ impl Association {
         }
     }
 
-    /// Namespaces that could not be described are asked for again after a while.
-    pub(super) fn schedule_rescan(&mut self, now: Duration) {
-        if !self.unknown_namespaces.is_empty() {
+    /// A list that was refused, and namespaces that could not be described, are asked for again after a while.
+    fn schedule_rescan(&mut self, now: Duration) {
+        if self.scan.is_owed || !self.unknown_namespaces.is_empty() {
             self.keep_alive.scan_by(now.saturating_add(limits::RESCAN_DELAY));
         }
     }

@@ -145,7 +145,7 @@ impl Association {
             }
             // Without events we still work; we only learn of changes later.
             _ => {
-                self.start_scan(now);
+                self.on_events_configured(now);
                 Ok(())
             }
         }
@@ -183,7 +183,8 @@ impl Association {
         if qid.0 < self.setup.io_queues {
             self.open_queue(now, Qid(qid.0 + 1));
         } else {
-            self.become_ready(now);
+            self.state = State::Identifying;
+            self.look_first(now);
         }
         Ok(())
     }
@@ -276,32 +277,34 @@ impl Association {
         };
         let events = self.setup.identity.events & wanted;
         if events == 0 {
-            return self.start_scan(now);
+            return self.on_events_configured(now);
         }
         self.send_step(now, Step::EventConfiguration, admin::set_event_configuration(events));
     }
 
-    /// The namespaces or the log are known: the I/O queues, or ready.
-    pub(super) fn on_first_scan(&mut self, now: Duration) {
+    fn on_events_configured(&mut self, now: Duration) {
         match self.config.purpose {
             Purpose::Io => self.open_queue(now, Qid(1)),
-            Purpose::DiscoveryOnce | Purpose::DiscoveryPersistent => self.become_ready(now),
+            Purpose::DiscoveryOnce | Purpose::DiscoveryPersistent => self.look_first(now),
         }
     }
 
-    fn become_ready(&mut self, now: Duration) {
-        self.state = State::Ready;
-        self.step = Step::Idle;
-        (self.step_deadline, self.setup_deadline) = (None, None);
-        self.actions.push_back(Action::Ready);
+    /// Looks at the namespaces or the log, last of all: connecting the queues may take seconds, in which another disk may come where one
+    /// was. What changes from now on is announced.
+    fn look_first(&mut self, now: Duration) {
         if self.config.purpose != Purpose::DiscoveryOnce {
             self.request_events(self.setup.identity.event_request_limit);
         }
-        if core::mem::take(&mut self.keep_alive.scan_again) {
-            self.rescan(now);
-        } else {
-            self.schedule_rescan(now);
-        }
+        self.start_scan(now);
+    }
+
+    /// The namespaces or the log are known.
+    pub(super) fn become_ready(&mut self, now: Duration) {
+        self.state = State::Ready;
+        (self.step_deadline, self.setup_deadline) = (None, None);
+        self.actions.push_back(Action::Ready);
+        // What has changed since is looked into before anything is issued.
+        self.settle(now);
     }
 }
 

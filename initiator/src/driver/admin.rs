@@ -10,7 +10,7 @@ use crate::transport::Transport;
 use core::time::Duration;
 use nvme_proto::{Nsid, Status};
 use nvmf_host::admin::AdminCommand;
-use nvmf_host::{Association, Fate, Outcome, status};
+use nvmf_host::{Association, Fate, Outcome, Tries, status};
 use std::collections::VecDeque;
 
 /// The reply to an admin command.
@@ -77,8 +77,9 @@ struct Waiting {
     queue: QueueKind,
     recipient: Recipient,
     command: AdminCommand,
-    /// How often it was sent.
+    /// How often it was sent, and how often it failed then.
     sent: u8,
+    failed: u8,
     /// When it was refused first.
     refused_at: Option<Duration>,
     /// It is not sent before.
@@ -135,6 +136,7 @@ impl<T: Transport> Driver<T> {
                 recipient,
                 command,
                 sent: 0,
+                failed: 0,
                 refused_at: None,
                 not_before: None,
                 sent_by: None,
@@ -240,12 +242,14 @@ impl<T: Transport> Driver<T> {
             return None;
         }
         let refused_at = *sent.refused_at.get_or_insert(now);
+        sent.failed = sent.failed.saturating_add(u8::from(!status::is_waiting(status)));
         let admission = self.heads.admission(sent.nsid());
         let elsewhere = matches!(admission, Admission::On(paths) if paths.has_other_than(path));
         if !(status::is_of_path(status) && elsewhere && usize::from(sent.sent) < self.paths.len()) {
             let waited = now.saturating_sub(refused_at);
+            let tries = Tries { refused: sent.sent, failed: sent.failed, waited };
             let latest = sent.sent_by.unwrap_or(Duration::MAX);
-            match self.paths[path].fate_of_failed(status, sent.sent, waited) {
+            match self.paths[path].fate_of_failed(status, tries) {
                 // The last try is at the end of its time.
                 Fate::Requeue(delay) if now < latest => {
                     sent.not_before = Some(now.saturating_add(delay).min(latest));

@@ -156,6 +156,10 @@ impl<T: Transport> Driver<T> {
             let geometry = Geometry { volatile_write_cache: true, ..namespace.geometry };
             return Namespace::new(nsid, geometry, namespace.limits).split(operation);
         }
+        // It is what one of them says: others may not have heard of it yet.
+        if operation.writes() && self.heads.geometry(nsid).is_some_and(|geometry| geometry.read_only) {
+            return Err(BlockError::ReadOnly);
+        }
         let parts = namespace.split(operation)?;
         if op.is_pair() && !path.has_room_for_pairs() {
             return Err(BlockError::Unsupported);
@@ -200,16 +204,17 @@ impl<T: Transport> Driver<T> {
             && matches!(self.heads.admission(nsid), Admission::On(paths) if paths.has_other_than(path));
         let (path, paths) = (&self.paths[path], self.paths.len());
         let effect = Effect::of_status(status);
-        self.operations.on_part_failed(now, index, effect, |operation, waited| {
+        let waits = status::is_waiting(status);
+        self.operations.on_part_failed(now, index, effect, waits, |operation, waited| {
             if doubt {
                 return Fate::Requeue(Duration::ZERO);
             }
             if is_pair && !status::is_without_effect(status) {
                 return Fate::Fail(status::block_error_of_single(status));
             }
-            match path.fate_of_failed(status, operation.begun, waited) {
+            match path.fate_of_failed(status, operation.tries(waited)) {
                 // Once on each path at once.
-                _ if elsewhere && usize::from(operation.begun) < paths => Fate::Requeue(Duration::ZERO),
+                _ if elsewhere && usize::from(operation.refusals) < paths => Fate::Requeue(Duration::ZERO),
                 fate => fate,
             }
         });

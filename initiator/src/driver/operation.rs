@@ -7,8 +7,8 @@ use crate::Effect;
 use core::time::Duration;
 use nvme_proto::Nsid;
 use nvmf_block::{BlockError, BlockRange, Full, Tag};
-use nvmf_host::Fate;
 use nvmf_host::io::Parts;
+use nvmf_host::{Fate, Tries};
 use std::collections::VecDeque;
 
 /// An operation that has ended.
@@ -45,16 +45,19 @@ pub(super) struct Operation {
     pub(super) parts: Option<Parts>,
     /// Parts in flight.
     pub(super) outstanding: u32,
-    /// How often its first part was sent, and when last.
-    pub(super) begun: u8,
+    /// When its first part was sent last.
     pub(super) begun_at: Duration,
+    /// In how many tries a part ended with a status that is no success, and whether one has in this.
+    pub(super) refusals: u8,
+    refused: bool,
+    /// The same of those that do not have it wait only.
+    failures: u8,
+    failed: bool,
     pub(super) error: Option<BlockError>,
     /// What may have been done of it so far, in all its attempts: a status knows of its own command only.
     pub(super) effect: Effect,
     /// It begins anew when nothing of it is in flight: a part failed in a way that another try may mend, or it goes elsewhere.
     again: bool,
-    /// It begins anew although the controller failed nothing of it: that does not count as one of its tries.
-    moved: bool,
     /// The second command of a pair was aborted because of the first, whose status says why.
     second_aborted: bool,
     /// It was refused in a way that its namespace is looked at for, which is done once.
@@ -89,20 +92,20 @@ impl Operation {
         self.error.is_some() || self.again
     }
 
+    /// How often it was tried, since it first failed so long ago.
+    pub(super) fn tries(&self, waited: Duration) -> Tries {
+        Tries { refused: self.refusals, failed: self.failures, waited }
+    }
+
     /// It goes elsewhere, as soon as nothing of it is in flight.
     pub(super) fn move_on(&mut self) {
-        // One that has failed meanwhile has had its try.
-        self.moved |= !self.again;
         self.again = true;
     }
 
     /// Nothing of it is in flight, and all its parts are to be issued.
     pub(super) fn begin_anew(&mut self) {
-        (self.again, self.second_aborted) = (false, false);
-        let moved = core::mem::take(&mut self.moved);
-        if self.parts.take().is_some() && moved {
-            self.begun = self.begun.saturating_sub(1);
-        }
+        (self.again, self.second_aborted, self.refused, self.failed) = (false, false, false, false);
+        self.parts = None;
     }
 }
 
@@ -189,12 +192,14 @@ impl Operations {
             avoid: None,
             parts: None,
             outstanding: 0,
-            begun: 0,
             begun_at: Duration::ZERO,
+            refusals: 0,
+            refused: false,
+            failures: 0,
+            failed: false,
             error: None,
             effect: Effect::Nothing,
             again: false,
-            moved: false,
             second_aborted: false,
             doubted: false,
             not_before: None,
@@ -264,8 +269,6 @@ impl Operations {
     pub(super) fn on_parts_sent(&mut self, now: Duration, path: usize, index: u32, sent: u32, parts: Parts) {
         let Some(operation) = self.all[index as usize].as_mut() else { return };
         if operation.parts.is_none() {
-            // Only now: one that found no room has not had its try.
-            operation.begun = operation.begun.saturating_add(1);
             operation.begun_at = now;
         }
         operation.outstanding += sent;
@@ -299,13 +302,14 @@ impl Operations {
         self.settle(index);
     }
 
-    /// A part in flight has failed; `fate` says what becomes of it, given how often the operation was begun and how long ago it
-    /// first failed. `effect` is what this part may have done.
+    /// A part in flight has failed, or its status has it wait (`waits`); `fate` says what becomes of it, given the operation and how
+    /// long ago it first failed. `effect` is what this part may have done.
     pub(super) fn on_part_failed(
         &mut self,
         now: Duration,
         index: u32,
         effect: Effect,
+        waits: bool,
         fate: impl FnOnce(&Operation, Duration) -> Fate,
     ) {
         let Some(operation) = self.get(index) else { return };
@@ -313,10 +317,15 @@ impl Operations {
         if effect == Effect::Unknown {
             operation.may_have_been_done();
         }
+        let is_first = |of_this_try: &mut bool| u8::from(!core::mem::replace(of_this_try, true));
+        operation.refusals = operation.refusals.saturating_add(is_first(&mut operation.refused));
+        if !waits {
+            operation.failures = operation.failures.saturating_add(is_first(&mut operation.failed));
+        }
         let failed_at = *operation.failed_at.get_or_insert(now);
         match fate(operation, now.saturating_sub(failed_at)) {
             Fate::Requeue(delay) => {
-                (operation.again, operation.moved) = (true, false);
+                operation.again = true;
                 operation.avoid = operation.path;
                 operation.not_before = operation.not_before.max(Some(now.saturating_add(delay)));
             }

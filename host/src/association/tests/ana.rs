@@ -46,6 +46,28 @@ fn states_are_known_when_ready_and_after_each_change() {
     assert_eq!(controller.serve(&mut association, SECOND), [], "nothing changed");
 }
 
+/// The look that is owed comes when the other question is answered.
+#[test]
+fn look_that_was_refused_is_made_again_after_a_change_of_access() {
+    let mut controller = controller(&[(1, AnaState::OPTIMIZED, &[1, 5])]);
+    let mut association = ready(&mut controller, config());
+    controller.refuse.insert("active", Status::INVALID_FIELD);
+    controller.silent = Some("changed list");
+    controller.announce(&mut association, SECOND, AsyncEvent::ATTACHED_NAMESPACE_ATTRIBUTE_CHANGED.emit());
+    controller.announce(&mut association, SECOND, AsyncEvent::ANA_CHANGE.emit());
+    assert_eq!(controller.serve(&mut association, SECOND), []);
+    controller.silent = None;
+    let id = controller.unanswered.remove(0);
+    let outcome = Outcome { dw0: 0, dw1: 0, sqhd: 0, status: Status::INVALID_LOG_PAGE };
+    association.on_completion(SECOND, id, Reply { outcome, data: &[] });
+    assert_eq!(controller.serve(&mut association, SECOND), []);
+    assert_eq!(controller.seen[controller.seen.len() - 2..], ["active", "access"]);
+    assert!(association.is_scanning());
+    controller.refuse.clear();
+    pass(&mut controller, &mut association, &mut SECOND.clone(), 3 * SECOND);
+    assert!(!association.is_scanning());
+}
+
 #[test]
 fn changes_without_end_leave_pauses_for_io() {
     for (event, look) in [

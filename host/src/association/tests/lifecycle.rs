@@ -137,13 +137,43 @@ fn change_during_a_scan_causes_another() {
 }
 
 #[test]
-fn refused_scan_keeps_the_known_namespaces_and_is_repeated() {
+fn namespaces_are_looked_at_when_all_queues_are_connected_and_changes_are_announced() {
+    let mut controller = Controller::new();
+    let mut association = start(AssociationConfig { io_queues: 3, ..config() });
+    assert_eq!(controller.serve(&mut association, Duration::ZERO), [Told::Ready]);
+    let last = |name| controller.seen.iter().rposition(|seen| *seen == name);
+    let first = |name| controller.seen.iter().position(|seen| *seen == name);
+    assert!(last("connect") < first("event request") && last("event request") < first("active"));
+    // One that changes during the look is looked at again before anything is issued.
+    let mut controller = Controller { silent: Some("active"), ..Controller::new() };
+    let mut association = start(config());
+    assert_eq!(controller.serve(&mut association, SECOND), []);
+    controller.announce(&mut association, SECOND, AsyncEvent::ATTACHED_NAMESPACE_ATTRIBUTE_CHANGED.emit());
+    let (list, id) = (IdList::new([1, 5]), controller.unanswered.remove(0));
+    let outcome = Outcome { dw0: 0, dw1: 0, sqhd: 0, status: Status::SUCCESS };
+    association.on_completion(SECOND, id, Reply { outcome, data: list.as_bytes() });
+    controller.namespaces.remove(&5);
+    controller.namespaces.insert(6, namespace(64));
+    controller.namespaces.insert(5, namespace(64));
+    assert_eq!(controller.serve(&mut association, SECOND), [Told::Ready]);
+    assert!(association.is_scanning());
+    controller.silent = None;
+    let id = controller.unanswered.remove(0);
+    let list = IdList::new([1, 5, 6]);
+    association.on_completion(SECOND, id, Reply { outcome, data: list.as_bytes() });
+    assert_eq!(controller.serve(&mut association, SECOND), [Told::NamespacesChanged]);
+    assert_eq!((association.namespaces().len(), association.is_scanning()), (3, false));
+}
+
+#[test]
+fn which_disk_is_where_is_not_known_until_a_refused_scan_succeeds() {
     let mut controller = Controller::new();
     let mut association = ready(&mut controller, config());
     controller.refuse.insert("active", Status::INTERNAL_ERROR);
     controller.announce(&mut association, SECOND, AsyncEvent::ATTACHED_NAMESPACE_ATTRIBUTE_CHANGED.emit());
     assert_eq!(controller.serve(&mut association, SECOND), []);
     assert_eq!((association.namespaces().len(), association.state()), (2, State::Ready));
+    assert!(association.is_scanning());
     controller.refuse.clear();
     controller.namespaces.insert(9, namespace(64));
     let told = pass(&mut controller, &mut association, &mut SECOND.clone(), 2 * SECOND);
@@ -152,6 +182,16 @@ fn refused_scan_keeps_the_known_namespaces_and_is_repeated() {
         (vec![Told::NamespacesChanged], 3),
         "without an event"
     );
+    assert!(!association.is_scanning());
+    // One that is refused for good is never known.
+    controller.refuse.insert("active", Status::INVALID_FIELD.with_dnr());
+    controller.announce(
+        &mut association,
+        2 * SECOND,
+        AsyncEvent::ATTACHED_NAMESPACE_ATTRIBUTE_CHANGED.emit(),
+    );
+    let told = controller.serve(&mut association, 2 * SECOND);
+    assert!(matches!(failure(&told), AssociationError::Command { .. }), "{told:?}");
 }
 
 #[test]

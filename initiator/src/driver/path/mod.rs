@@ -29,7 +29,9 @@ use nvme_proto::admin::cross_controller_reset::ControllerInstance;
 use nvme_proto::{Nsid, Qid, Status};
 use nvmf_host::admin::AdminCommand;
 use nvmf_host::association::State;
-use nvmf_host::{Action, Association, AssociationError, Decision, Fate, Outcome, QueueFailure, Recovery};
+use nvmf_host::{
+    Action, Association, AssociationError, Decision, Fate, Outcome, QueueFailure, Recovery, Tries,
+};
 use queue::{Finished, Queue};
 use regions::Region;
 use std::collections::VecDeque;
@@ -340,10 +342,10 @@ impl<T: Transport> Path<T> {
     }
 
     /// What becomes of a command that its controller failed, having been sent `sent` times, the first failure `waited` ago.
-    pub(super) fn fate_of_failed(&self, status: Status, sent: u8, waited: Duration) -> Fate {
+    pub(super) fn fate_of_failed(&self, status: Status, tries: Tries) -> Fate {
         let association = self.association.as_ref();
         let asked = association.map(|it| it.controller().retry_delay(status)).unwrap_or_default();
-        self.recovery.fate_of_failed(status, sent, waited, asked)
+        self.recovery.fate_of_failed(status, tries, asked)
     }
 
     /// Begins to reset another controller, which was lost; `false`: it cannot.

@@ -192,6 +192,35 @@ fn status_after_a_loss_is_waited_for_from_then_on() {
     assert!(matches!(rig.result(2), Some(Err(_))), "it is waited for as long, and no longer");
 }
 
+/// What it waited for, and a connection that was lost, cost it none of its tries.
+#[test]
+fn only_failures_count_as_tries() {
+    let recovery = RecoveryPolicy { retries_max: 3, ctrl_loss_timeout: None, ..config().recovery };
+    let mut rig = Rig::ready_with(DriverConfig { recovery, ..config() }, |_| {});
+    rig.target.refuse = |_, io| io.then_some(Status::NAMESPACE_NOT_READY);
+    rig.submit(1, read(4, 1));
+    rig.pass(20 * SECOND);
+    rig.target.hold = true;
+    rig.target.refuse = |_, _| None;
+    let is_sent = |rig: &mut Rig| {
+        while rig.target.held.is_empty() {
+            assert_eq!(rig.result(1), None);
+            rig.pass(SECOND);
+        }
+    };
+    is_sent(&mut rig);
+    rig.target.disconnect();
+    rig.target.held.clear();
+    for _ in 0..3 {
+        is_sent(&mut rig);
+        rig.target.answer(0, Status::TRANSIENT_TRANSPORT_ERROR);
+    }
+    is_sent(&mut rig);
+    rig.target.answer(0, Status::TRANSIENT_TRANSPORT_ERROR);
+    rig.run();
+    assert!(matches!(rig.result(1), Some(Err(_))), "four times are too many");
+}
+
 /// A path whose command is not answered in time is given up, and with it everybody's connection.
 #[test]
 fn operation_that_ends_its_own_association_each_time_is_aborted_after_its_tries() {

@@ -567,6 +567,22 @@ fn disk_that_is_taken_away_while_its_only_path_is_lost_fails_its_operations() {
     }
 }
 
+/// The machine was told that it is read-only; the other path has not heard of it yet.
+#[test]
+fn disk_that_one_path_shows_read_only_is_written_over_none() {
+    let mut rig = Rig::pair(with(PathPolicy::RoundRobin), |_, _| {});
+    rig.target_of(1).read_only = true;
+    rig.with_target(1, Target::announce);
+    rig.run();
+    for tag in 0..4 {
+        rig.submit(tag, rig.write(tag, 1, 0xaa));
+    }
+    rig.submit(4, read(0, 1));
+    rig.run();
+    assert!((0..4).all(|tag| rig.result(tag) == Some(Err(BlockError::ReadOnly))), "{:?}", rig.ended);
+    assert_eq!(rig.result(4), Some(Ok(())));
+}
+
 /// What was given to the path before it is looked into, too.
 #[test]
 fn operations_go_another_way_while_a_path_is_looked_into() {
