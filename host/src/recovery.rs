@@ -72,10 +72,10 @@ pub enum Fate {
 /// How often a command was tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tries {
-    /// A try ended with a status that is no success.
-    pub refused: u8,
-    /// Those of them whose status does not have it wait for something ([`status::is_waiting`]): only they are limited.
+    /// A try ended with a status that does not have it wait for something ([`status::is_waiting`]): only these are limited.
     pub failed: u8,
+    /// It was put back to be issued after a while.
+    pub delayed: u8,
     /// How long ago it first ended with a status.
     pub waited: Duration,
 }
@@ -320,7 +320,7 @@ impl Recovery {
     /// What becomes of a command that the controller completed with an error. `asked` is the time that the status asks for (CRD).
     #[must_use]
     pub fn fate_of_failed(&self, status: Status, tries: Tries, asked: Duration) -> Fate {
-        let Tries { refused, failed, waited } = tries;
+        let Tries { failed, delayed, waited } = tries;
         let again = if status::is_waiting(status) {
             self.io_wait_max().is_none_or(|most| waited < most)
         } else {
@@ -329,7 +329,7 @@ impl Recovery {
         if !again || !self.may_queue() {
             return Fate::Fail(status::block_error(status));
         }
-        let factor = 1_u32.checked_shl(refused.saturating_sub(1).into()).unwrap_or(u32::MAX);
+        let factor = 1_u32.checked_shl(delayed.into()).unwrap_or(u32::MAX);
         let delay = self.policy.retry_delay.saturating_mul(factor).min(self.policy.reconnect_delay_max);
         // No status has it wait for longer than I/O does.
         let left = self.io_wait_max().unwrap_or(ASKED_MAX).saturating_sub(waited);

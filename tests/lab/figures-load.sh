@@ -5,7 +5,7 @@
 over='tcp beside two busy threads' transport=tcp listener='transport = "tcp"'
 works='randread 4k 1
 randread 4k 16'
-PAIRS='kernel/kernel kernel/ours kernel/ours,interrupt'
+PAIRS='kernel/kernel kernel/ours kernel/ours,nice kernel/ours,interrupt'
 
 busy_threads() {
     for processor in 1 2; do

@@ -100,11 +100,13 @@ CONFIG
 }
 
 # `third_target_start POLL`: the same with this `poll` on a third port. It runs only while it is measured: one that is busy uses a whole
-# processor, so it has one worker.
+# processor, so it has one worker. `nice`: as by default, with the priority that its unit gives it.
 third_target_start() {
-    sed "s/4421/4422/; s/$NQN.ours/$NQN.third/; s/^\[target]/[target]\npoll = \"$1\"/" /run/target.toml >/run/third.toml
-    case $1 in busy) sed -i 's/^poll = .*/&\nworkers = 1/' /run/third.toml ;; esac
-    nvmf-target serve --config /run/third.toml >/run/third.log 2>&1 &
+    poll=$1 nice=0
+    case $1 in nice) poll=adaptive nice=-20 ;; esac
+    sed "s/4421/4422/; s/$NQN.ours/$NQN.third/; s/^\[target]/[target]\npoll = \"$poll\"/" /run/target.toml >/run/third.toml
+    case $poll in busy) sed -i 's/^poll = .*/&\nworkers = 1/' /run/third.toml ;; esac
+    nice -n $nice nvmf-target serve --config /run/third.toml >/run/third.log 2>&1 &
     echo $! >/run/third.pid
     wait_for 50 grep 'listening on' /run/third.log
 }

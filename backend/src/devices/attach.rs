@@ -3,10 +3,11 @@
 use super::locking::LockedRange;
 use super::syncs::Syncs;
 use super::{Device, Devices, DevicesError, slot};
-use crate::disk::{Disk, FileDisk, Kind};
+use crate::disk::{Disk, FileDisk, Inner, Kind};
 use nvmf_block::DeviceId;
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
+use std::sync::Arc;
 
 /// A disk that was opened for one worker.
 #[derive(Debug)]
@@ -37,15 +38,21 @@ impl Disk {
 }
 
 impl OpenedDisk {
-    /// The file is the ring's now, if it was attached. To close one asks its server, which the worker does not wait for.
+    /// The ring holds its file now, if it was attached.
     fn let_go(self, is_attached: bool) {
-        let Self { disk, own: Some(own) } = self else { return };
-        let Kind::File(FileDisk { served: Some(served), .. }) = &disk.0.kind else { return };
-        if is_attached {
-            served.keep(own);
-        } else {
-            let _ = std::thread::Builder::new().name("close-file".into()).spawn(move || drop(own));
+        let Self { disk, mut own } = self;
+        if let (Kind::File(FileDisk { served: Some(served), .. }), true) = (&disk.0.kind, is_attached) {
+            own.take().into_iter().for_each(|own| served.keep(own));
         }
+        let_go(disk.0, own);
+    }
+}
+
+/// To close a file of a server takes as long as that takes to answer, which a worker does not wait for.
+pub(super) fn let_go(disk: Arc<Inner>, own: Option<File>) {
+    let is_served = matches!(&disk.kind, Kind::File(FileDisk { served: Some(_), .. }));
+    if is_served && (own.is_some() || Arc::strong_count(&disk) == 1) {
+        let _ = std::thread::Builder::new().name("close-file".into()).spawn(move || drop((disk, own)));
     }
 }
 

@@ -239,7 +239,8 @@ impl Devices {
             *latest = Some(disk.clone());
         }
         if let Some(device) = self.device_mut(id).filter(|device| !device.closing) {
-            device.disk = Arc::clone(&disk.0);
+            let before = core::mem::replace(&mut device.disk, Arc::clone(&disk.0));
+            attach::let_go(before, None);
         }
     }
 

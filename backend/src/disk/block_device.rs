@@ -1,6 +1,6 @@
 //! Opening a block device.
 
-use super::{FileDisk, Kind, OpenError, lock, retrying, whole_blocks};
+use super::{FileDisk, Kind, OpenError, lock, whole_blocks};
 use nvmf_block::{Geometry, Preferred};
 use nvmf_memory::PAGE;
 use std::fs::{Metadata, OpenOptions};
@@ -20,13 +20,12 @@ pub(super) fn open(
     let Limits { block_size: least, direct, .. } = limits;
     // O_EXCL on a block device: refused if it is mounted or claimed, and nobody can do so later.
     let flags = if direct { libc::O_DIRECT } else { 0 } | if read_only { 0 } else { libc::O_EXCL };
-    let mut file =
-        retrying(|| match OpenOptions::new().read(true).write(!read_only).custom_flags(flags).open(path) {
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
-                Err(OpenError::InUse { path: path.to_owned() })
-            }
-            other => other.map_err(os),
-        })?;
+    let mut file = match OpenOptions::new().read(true).write(!read_only).custom_flags(flags).open(path) {
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+            return Err(OpenError::InUse { path: path.to_owned() });
+        }
+        other => other.map_err(os)?,
+    };
     lock(&file, path, read_only)?;
     let opened = file.metadata().map_err(os)?;
     let bytes = file.seek(SeekFrom::End(0)).map_err(os)?;

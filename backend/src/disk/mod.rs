@@ -151,12 +151,33 @@ impl FileDisk {
 }
 
 impl Disk {
-    /// Opens a disk. `block_size`: bytes in a logical block, instead of the default. Retries for half a second while
-    /// the disk is in use.
+    /// Opens a disk. `block_size`: bytes in a logical block, instead of the default. Tries again for three seconds while the disk is in
+    /// use: the kernel takes the rings of a process apart after the process has ended, which may take a busy machine seconds, and only
+    /// then closes their files. A daemon that restarts must not fail on its own locks.
     ///
     /// # Errors
     /// [`OpenError`].
     pub fn open(spec: &DiskSpec, block_size: Option<u32>, read_only: bool) -> Result<Self, OpenError> {
+        let deadline = Instant::now() + IN_USE_TIMEOUT;
+        loop {
+            match Self::open_at_once(spec, block_size, read_only) {
+                Err(OpenError::InUse { .. }) if Instant::now() < deadline => {
+                    std::thread::sleep(IN_USE_INTERVAL)
+                }
+                opened => return opened,
+            }
+        }
+    }
+
+    /// The same without waiting for its last user.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_at_once(
+        spec: &DiskSpec,
+        block_size: Option<u32>,
+        read_only: bool,
+    ) -> Result<Self, OpenError> {
         let (kind, mut geometry) = match spec {
             DiskSpec::Path { path, create } => open_path(path, *create, block_size, read_only)?,
             DiskSpec::Rbd(source) => rbd::open(source, block_size, read_only)?,
@@ -487,24 +508,8 @@ fn open_path(
     file::open(path, asked, read_only, true)
 }
 
-/// Retries while a disk is in use: the kernel takes the rings of a process apart after the process has ended, which may take a busy
-/// machine seconds, and only then closes their files. A daemon that restarts must not fail on its own locks.
-fn retrying<T>(open: impl Fn() -> Result<T, OpenError>) -> Result<T, OpenError> {
-    let deadline = Instant::now() + IN_USE_TIMEOUT;
-    loop {
-        match open() {
-            Err(OpenError::InUse { .. }) if Instant::now() < deadline => std::thread::sleep(IN_USE_INTERVAL),
-            other => return other,
-        }
-    }
-}
-
 /// Locks a disk: for one writer, or any number of readers.
 fn lock(file: &File, path: &Path, read_only: bool) -> Result<(), OpenError> {
-    retrying(|| try_lock(file, path, read_only))
-}
-
-fn try_lock(file: &File, path: &Path, read_only: bool) -> Result<(), OpenError> {
     match if read_only { file.try_lock_shared() } else { file.try_lock() } {
         Ok(()) => Ok(()),
         Err(TryLockError::WouldBlock) => Err(OpenError::InUse { path: path.to_owned() }),

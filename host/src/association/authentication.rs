@@ -203,12 +203,8 @@ impl Association {
             self.authenticate(now, Qid(run.qid.0 + 1), true);
             return Ok(());
         }
-        self.step = Step::Idle;
-        self.step_deadline = None;
         self.actions.push_back(Action::AuthenticatedAgain);
-        if core::mem::take(&mut self.keep_alive.scan_again) {
-            self.rescan(now);
-        }
+        self.settle(now);
         Ok(())
     }
 }

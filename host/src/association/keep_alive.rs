@@ -19,7 +19,7 @@ pub(super) struct KeepAlive {
     answer_by: Option<Duration>,
     /// A change was announced while a scan ran: scan again.
     pub(super) scan_again: bool,
-    /// When namespaces that could not be described are asked for again.
+    /// When a list that was refused, or namespaces that could not be described, are asked for again.
     pub(super) scan_at: Option<Duration>,
 }
 

@@ -7,6 +7,7 @@ use crate::{Namespace, Nsid, admin, limits};
 use alloc::vec::Vec;
 use core::mem;
 use core::time::Duration;
+use nvme_proto::Status;
 use nvme_proto::admin::identify::IdList;
 use nvme_proto::admin::log_page::LogPageId;
 use zerocopy::FromBytes;
@@ -60,12 +61,13 @@ impl Association {
         let lists = matches!(self.step, Step::ActiveNamespaces | Step::Log);
         if lists && self.state == State::Ready && !outcome.status.is_success() {
             let is_of_disks = self.config.purpose == Purpose::Io;
-            if is_of_disks && outcome.status.dnr() {
+            let may_succeed = crate::status::is_retryable(outcome.status);
+            if is_of_disks && !may_succeed {
                 return succeeded("Identify (active namespaces)", outcome).map(drop);
             }
             // No event announces the change again, and which disk is where is not known before a look succeeds. A log that we have is
             // still good.
-            self.scan.is_owed = is_of_disks || crate::status::is_retryable(outcome.status);
+            self.scan.is_owed = may_succeed;
             self.settle(now);
             return Ok(());
         }
@@ -86,7 +88,7 @@ impl Association {
                 }
             }
             Step::Namespace | Step::Descriptors | Step::IndependentNamespace
-                if crate::status::is_retryable(outcome.status) =>
+                if !outcome.status.is_success() && !says_there_is_none(outcome.status) =>
             {
                 // It is there, and which disk it is cannot be known now: to be asked again.
                 self.scan.current = None;
@@ -94,7 +96,7 @@ impl Association {
                 self.next_namespace(now);
             }
             Step::Namespace => {
-                // Any other failure is a namespace that went away meanwhile.
+                // It went away meanwhile.
                 if outcome.status.is_success() {
                     self.on_namespace(now, reply.data);
                 } else {
@@ -220,6 +222,13 @@ impl Association {
             self.keep_alive.scan_by(now.saturating_add(limits::RESCAN_DELAY));
         }
     }
+}
+
+/// Whether there is no such namespace, or the controller knows no such command (as of 1.2).
+fn says_there_is_none(status: Status) -> bool {
+    [Status::INVALID_NAMESPACE, Status::INVALID_FIELD, Status::INVALID_OPCODE]
+        .iter()
+        .any(|other| status.is(*other))
 }
 
 /// Adds a list to what is active, and says whether there may be another behind it. Its NSIDs grow, so a controller cannot

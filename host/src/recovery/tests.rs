@@ -176,17 +176,17 @@ fn hanging_attempt_or_closing_is_abandoned() {
 #[test]
 fn command_is_retried_a_limited_number_of_times() {
     let recovery = ready(RecoveryPolicy::default());
-    let tried = |refused, failed| Tries { refused, failed, waited: Duration::ZERO };
-    let fate = |status, times| recovery.fate_of_failed(status, tried(times, times), Duration::ZERO);
+    let tried = |failed, delayed| Tries { failed, delayed, waited: Duration::ZERO };
+    let fate = |status, times| recovery.fate_of_failed(status, tried(times, times - 1), Duration::ZERO);
     let delay = Duration::from_millis(100);
     assert_eq!(fate(Status::INTERNAL_ERROR, 1), Fate::Requeue(delay));
     assert_eq!(fate(Status::INTERNAL_ERROR, 3), Fate::Requeue(4 * delay));
     assert_eq!(fate(Status::INTERNAL_ERROR, 4), Fate::Fail(BlockError::Os(5)));
     assert_eq!(fate(Status::LBA_OUT_OF_RANGE.with_dnr(), 1), Fate::Fail(BlockError::OutOfRange));
-    let asked = recovery.fate_of_failed(Status::INTERNAL_ERROR.with_crd(1), tried(1, 1), 3 * SECOND);
+    let asked = recovery.fate_of_failed(Status::INTERNAL_ERROR.with_crd(1), tried(1, 0), 3 * SECOND);
     assert_eq!(asked, Fate::Requeue(3 * SECOND), "the controller asks for more");
-    let once = recovery.fate_of_failed(Status::INTERNAL_ERROR, tried(4, 1), Duration::ZERO);
-    assert_eq!(once, Fate::Requeue(8 * delay), "it was lost or waited before, and has failed once");
+    let once = recovery.fate_of_failed(Status::INTERNAL_ERROR, tried(1, 3), Duration::ZERO);
+    assert_eq!(once, Fate::Requeue(8 * delay), "it waited before, and has failed once");
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn status_has_no_command_wait_for_longer_than_io_waits() {
     for status in [Status::INTERNAL_ERROR, Status::ANA_TRANSITION] {
         let status = status.with_crd(1);
         let fate = |policy, waited| {
-            ready(policy).fate_of_failed(status, Tries { refused: 1, failed: 1, waited }, HOUR)
+            ready(policy).fate_of_failed(status, Tries { failed: 1, delayed: 0, waited }, HOUR)
         };
         assert_eq!(fate(policy, Duration::ZERO), Fate::Requeue(60 * SECOND));
         assert_eq!(fate(policy, 50 * SECOND), Fate::Requeue(10 * SECOND));
@@ -229,7 +229,7 @@ fn path_statuses_wait_as_long_as_a_lost_connection() {
     let policy = RecoveryPolicy { ctrl_loss_timeout: Some(60 * SECOND), ..RecoveryPolicy::default() };
     for status in [Status::ANA_TRANSITION, Status::ANA_INACCESSIBLE, Status::NAMESPACE_NOT_READY] {
         let fate = |policy, waited| {
-            ready(policy).fate_of_failed(status, Tries { refused: 200, failed: 0, waited }, Duration::ZERO)
+            ready(policy).fate_of_failed(status, Tries { failed: 0, delayed: 200, waited }, Duration::ZERO)
         };
         assert_eq!(fate(policy, 59 * SECOND), Fate::Requeue(policy.reconnect_delay_max));
         assert!(matches!(fate(policy, 60 * SECOND), Fate::Fail(_)));

@@ -77,9 +77,10 @@ struct Waiting {
     queue: QueueKind,
     recipient: Recipient,
     command: AdminCommand,
-    /// How often it was sent, and how often it failed then.
-    sent: u8,
+    /// How often it failed, was put back for a while, and, since, at once.
     failed: u8,
+    delays: u8,
+    hops: u8,
     /// When it was refused first.
     refused_at: Option<Duration>,
     /// It is not sent before.
@@ -135,8 +136,9 @@ impl<T: Transport> Driver<T> {
                 queue,
                 recipient,
                 command,
-                sent: 0,
                 failed: 0,
+                delays: 0,
+                hops: 0,
                 refused_at: None,
                 not_before: None,
                 sent_by: None,
@@ -199,7 +201,6 @@ impl<T: Transport> Driver<T> {
                 return false;
             }
             *full = !send(now, path, waiting);
-            waiting.sent = waiting.sent.saturating_add(u8::from(!*full));
             !*full
         };
         sent.extend(waiting.extract_if(.., is_sent));
@@ -245,13 +246,16 @@ impl<T: Transport> Driver<T> {
         sent.failed = sent.failed.saturating_add(u8::from(!status::is_waiting(status)));
         let admission = self.heads.admission(sent.nsid());
         let elsewhere = matches!(admission, Admission::On(paths) if paths.has_other_than(path));
-        if !(status::is_of_path(status) && elsewhere && usize::from(sent.sent) < self.paths.len()) {
+        if status::is_of_path(status) && elsewhere && usize::from(sent.hops) + 1 < self.paths.len() {
+            sent.hops = sent.hops.saturating_add(1);
+        } else {
             let waited = now.saturating_sub(refused_at);
-            let tries = Tries { refused: sent.sent, failed: sent.failed, waited };
+            let tries = Tries { failed: sent.failed, delayed: sent.delays, waited };
             let latest = sent.sent_by.unwrap_or(Duration::MAX);
             match self.paths[path].fate_of_failed(status, tries) {
                 // The last try is at the end of its time.
                 Fate::Requeue(delay) if now < latest => {
+                    (sent.delays, sent.hops) = (sent.delays.saturating_add(1), 0);
                     sent.not_before = Some(now.saturating_add(delay).min(latest));
                 }
                 _ => return None,

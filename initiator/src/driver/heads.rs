@@ -104,7 +104,10 @@ impl Head {
     fn state(&self) -> NamespaceState {
         match &self.blocked {
             Some(Blocked { reason: Reason::Foreign(mismatch), .. }) => NamespaceState::Foreign(*mismatch),
-            Some(Blocked { reason: Reason::Unknown, .. }) => NamespaceState::Unknown,
+            Some(
+                Blocked { reason: Reason::Unknown, .. }
+                | Blocked { reason: Reason::LookedInto, failed: true, .. },
+            ) => NamespaceState::Unknown,
             Some(Blocked { reason: Reason::NoAccess, .. }) => NamespaceState::Inaccessible,
             Some(Blocked { reason: Reason::NotListed, failed: false, .. }) => NamespaceState::NotListed,
             Some(Blocked { reason: Reason::NotListed, failed: true, .. }) => NamespaceState::Removed,
@@ -456,7 +459,7 @@ impl<T: Transport> Driver<T> {
             {
                 self.fences.on_operations_failed();
                 self.operations.fail_waiting_on(nsid, BlockError::Gone);
-                if head.in_use && blocked.reason == Reason::NotListed {
+                if head.in_use && matches!(blocked.reason, Reason::NotListed | Reason::LookedInto) {
                     self.events.push_back(DriverEvent::NamespacesChanged);
                 }
             }
@@ -477,6 +480,7 @@ fn set(
         return;
     }
     let nsid = head.opened.nsid;
+    let had_failed = head.blocked.as_ref().is_some_and(|blocked| blocked.failed);
     match (reason, &mut head.blocked) {
         (None, blocked) => *blocked = None,
         (Some(reason), Some(blocked)) => blocked.reason = reason,
@@ -501,6 +505,7 @@ fn set(
         (_, None) if head.is_told_no_access && !head.removed => {
             events.push_back(DriverEvent::AccessAgain(nsid))
         }
+        (Some(Reason::LookedInto), None) if had_failed => events.push_back(DriverEvent::NamespacesChanged),
         _ => {}
     }
     match reason {

@@ -214,7 +214,7 @@ impl<T: Transport> Driver<T> {
             }
             match path.fate_of_failed(status, operation.tries(waited)) {
                 // Once on each path at once.
-                _ if elsewhere && usize::from(operation.refusals) < paths => Fate::Requeue(Duration::ZERO),
+                _ if elsewhere && usize::from(operation.hops) + 1 < paths => Fate::Requeue(Duration::ZERO),
                 fate => fate,
             }
         });

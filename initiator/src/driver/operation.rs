@@ -47,12 +47,14 @@ pub(super) struct Operation {
     pub(super) outstanding: u32,
     /// When its first part was sent last.
     pub(super) begun_at: Duration,
-    /// In how many tries a part ended with a status that is no success, and whether one has in this.
-    pub(super) refusals: u8,
+    /// Whether a part has ended in this try with a status that is no success.
     refused: bool,
-    /// The same of those that do not have it wait only.
+    /// In how many tries with one that does not have it wait only, and whether in this.
     failures: u8,
     failed: bool,
+    /// How often it was put back for a while, and how often at once since.
+    delays: u8,
+    pub(super) hops: u8,
     pub(super) error: Option<BlockError>,
     /// What may have been done of it so far, in all its attempts: a status knows of its own command only.
     pub(super) effect: Effect,
@@ -94,7 +96,7 @@ impl Operation {
 
     /// How often it was tried, since it first failed so long ago.
     pub(super) fn tries(&self, waited: Duration) -> Tries {
-        Tries { refused: self.refusals, failed: self.failures, waited }
+        Tries { failed: self.failures, delayed: self.delays, waited }
     }
 
     /// It goes elsewhere, as soon as nothing of it is in flight.
@@ -193,10 +195,11 @@ impl Operations {
             parts: None,
             outstanding: 0,
             begun_at: Duration::ZERO,
-            refusals: 0,
             refused: false,
             failures: 0,
             failed: false,
+            delays: 0,
+            hops: 0,
             error: None,
             effect: Effect::Nothing,
             again: false,
@@ -317,15 +320,20 @@ impl Operations {
         if effect == Effect::Unknown {
             operation.may_have_been_done();
         }
-        let is_first = |of_this_try: &mut bool| u8::from(!core::mem::replace(of_this_try, true));
-        operation.refusals = operation.refusals.saturating_add(is_first(&mut operation.refused));
-        if !waits {
-            operation.failures = operation.failures.saturating_add(is_first(&mut operation.failed));
+        let is_first = !core::mem::replace(&mut operation.refused, true);
+        if !waits && !core::mem::replace(&mut operation.failed, true) {
+            operation.failures = operation.failures.saturating_add(1);
         }
         let failed_at = *operation.failed_at.get_or_insert(now);
         match fate(operation, now.saturating_sub(failed_at)) {
             Fate::Requeue(delay) => {
                 operation.again = true;
+                if is_first {
+                    (operation.delays, operation.hops) = match delay.is_zero() {
+                        true => (operation.delays, operation.hops.saturating_add(1)),
+                        false => (operation.delays.saturating_add(1), 0),
+                    };
+                }
                 operation.avoid = operation.path;
                 operation.not_before = operation.not_before.max(Some(now.saturating_add(delay)));
             }

@@ -325,7 +325,7 @@ impl Daemon {
             };
             let found = match is_to_come {
                 true => Ok(()),
-                false => Disk::open(&spec, namespace.block_size, namespace.read_only).map(drop),
+                false => Disk::open_at_once(&spec, namespace.block_size, namespace.read_only).map(drop),
             };
             // Nobody waits any more.
             let _ = tell.send(found.map_err(|error| error_text(&error)));

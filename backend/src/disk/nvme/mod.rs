@@ -4,7 +4,7 @@
 mod admin;
 
 use super::block_device::Below;
-use super::{FileDisk, Kind, OpenError, lock, retrying, whole_blocks};
+use super::{FileDisk, Kind, OpenError, lock, whole_blocks};
 use crate::uring::nvme::Namespace;
 use admin::identify;
 pub(super) use admin::smart_log;
@@ -156,17 +156,14 @@ fn pages(power: u8) -> usize {
 /// Keeps the namespace's block device from others. It may be hidden: then nobody can have it.
 fn claim(path: &Path, read_only: bool) -> Result<Option<File>, OpenError> {
     let flags = if read_only { 0 } else { libc::O_EXCL };
-    let open = || match OpenOptions::new().read(true).write(!read_only).custom_flags(flags).open(path) {
-        Ok(file) => Ok(Some(file)),
+    match OpenOptions::new().read(true).write(!read_only).custom_flags(flags).open(path) {
+        Ok(file) => lock(&file, path, read_only).map(|()| Some(file)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
             Err(OpenError::InUse { path: path.to_owned() })
         }
         Err(source) => Err(OpenError::Os { path: path.to_owned(), source }),
-    };
-    let file = retrying(open)?;
-    file.iter().try_for_each(|file| lock(file, path, read_only))?;
-    Ok(file)
+    }
 }
 
 /// Bytes of the namespace now.

@@ -235,11 +235,16 @@ impl Engine {
             None => !self.left_out.is_empty(),
         };
         let mut silent = self.controllers.iter().filter(|(_, followed)| followed.is_away);
-        let mut watched = self.watched.iter().filter(|((nqn, _), _)| *nqn == disk.nqn);
         // What it lists still is not wanted for another reason.
         !is_left_out
             && !silent.any(|(controller, followed)| had(controller) && !followed.lists(&disk.nqn))
-            && watched.all(|(_, watched)| watched.has_answered_itself())
+            && self.has_answered_itself(&disk.nqn)
+    }
+
+    /// Whether those that say which namespaces a subsystem has say it now.
+    pub(super) fn has_answered_itself(&self, wanted: &str) -> bool {
+        let mut watched = self.watched.iter().filter(|((nqn, _), _)| nqn == wanted);
+        watched.all(|(_, watched)| watched.has_answered_itself())
     }
 
     /// Whether the namespace was seen by a connection that is there.

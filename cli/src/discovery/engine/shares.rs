@@ -48,7 +48,8 @@ impl Engine {
     /// room.
     pub(super) fn take_in(&mut self, now: Duration) {
         let is_idle = |it: &Managed| matches!(it.phase, Phase::Waits { .. } | Phase::Dismissed);
-        let gone = self.disks.iter().filter(|(disk, it)| is_idle(it) && !self.is_wanted(disk));
+        let is_gone = |disk: &Disk| !self.is_wanted(disk) && self.has_answered_itself(&disk.nqn);
+        let gone = self.disks.iter().filter(|(disk, it)| is_idle(it) && is_gone(disk));
         for disk in gone.map(|(disk, _)| disk.clone()).collect::<Vec<_>>() {
             self.disks.remove(&disk);
         }

@@ -51,7 +51,7 @@ fn states_are_known_when_ready_and_after_each_change() {
 fn look_that_was_refused_is_made_again_after_a_change_of_access() {
     let mut controller = controller(&[(1, AnaState::OPTIMIZED, &[1, 5])]);
     let mut association = ready(&mut controller, config());
-    controller.refuse.insert("active", Status::INVALID_FIELD);
+    controller.refuse.insert("active", Status::INTERNAL_ERROR);
     controller.silent = Some("changed list");
     controller.announce(&mut association, SECOND, AsyncEvent::ATTACHED_NAMESPACE_ATTRIBUTE_CHANGED.emit());
     controller.announce(&mut association, SECOND, AsyncEvent::ANA_CHANGE.emit());

@@ -184,7 +184,7 @@ fn which_disk_is_where_is_not_known_until_a_refused_scan_succeeds() {
     );
     assert!(!association.is_scanning());
     // One that is refused for good is never known.
-    controller.refuse.insert("active", Status::INVALID_FIELD.with_dnr());
+    controller.refuse.insert("active", Status::INVALID_FIELD);
     controller.announce(
         &mut association,
         2 * SECOND,
@@ -196,10 +196,16 @@ fn which_disk_is_where_is_not_known_until_a_refused_scan_succeeds() {
 
 #[test]
 fn namespace_not_described_is_unknown_until_a_rescan() {
-    for command in ["namespace", "descriptors", "independent"] {
+    for (command, status) in [
+        ("namespace", Status::INTERNAL_ERROR),
+        ("namespace", Status::ABORTED_BY_REQUEST),
+        ("descriptors", Status::INTERNAL_ERROR),
+        ("descriptors", Status::ABORTED_BY_REQUEST.with_dnr()),
+        ("independent", Status::INTERNAL_ERROR),
+    ] {
         let mut controller = Controller::new();
         let mut association = ready(&mut controller, config());
-        controller.refuse.insert(command, Status::INTERNAL_ERROR);
+        controller.refuse.insert(command, status);
         controller.announce(
             &mut association,
             SECOND,

@@ -341,7 +341,7 @@ impl<T: Transport> Path<T> {
         }
     }
 
-    /// What becomes of a command that its controller failed, having been sent `sent` times, the first failure `waited` ago.
+    /// What becomes of a command that its controller failed, having been tried so often.
     pub(super) fn fate_of_failed(&self, status: Status, tries: Tries) -> Fate {
         let association = self.association.as_ref();
         let asked = association.map(|it| it.controller().retry_delay(status)).unwrap_or_default();

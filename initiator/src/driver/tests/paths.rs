@@ -431,6 +431,24 @@ fn operation_that_a_path_gives_no_access_for_goes_to_another_at_once() {
     assert!(seen(&mut rig, 0) <= 12, "{}", seen(&mut rig, 0));
 }
 
+/// What it has waited for before takes none of its ways from it, and has it wait no longer.
+#[test]
+fn operation_that_has_waited_goes_to_another_path_at_once() {
+    let mut rig =
+        Rig::pair(with(PathPolicy::RoundRobin), |_, target| target.access = Some(AnaState::OPTIMIZED));
+    for path in [0, 1] {
+        rig.target_of(path).refuse = |_, io| io.then_some(Status::NAMESPACE_NOT_READY);
+    }
+    for tag in 0..4 {
+        rig.submit(tag, read(tag, 1));
+    }
+    rig.pass(5 * SECOND);
+    rig.target_of(0).refuse = |_, io| io.then_some(Status::ANA_PERSISTENT_LOSS);
+    rig.target_of(1).refuse = |_, _| None;
+    rig.pass(20 * SECOND);
+    assert!((0..4).all(|tag| rig.result(tag) == Some(Ok(()))), "{:?}", rig.ended);
+}
+
 #[test]
 fn operations_wait_for_the_last_lost_path_as_long_as_for_the_only_one() {
     let recovery = RecoveryPolicy { ctrl_loss_timeout: Some(60 * SECOND), ..config().recovery };

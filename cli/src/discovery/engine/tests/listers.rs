@@ -1,6 +1,7 @@
 //! Several discovery controllers that list one subsystem.
 
 use super::*;
+use std::collections::BTreeMap;
 
 /// Two that are named: `l` lists the subsystem first, and namespace 1 of it is attached; then `h` lists it, too.
 fn listed_by_another(entries: Vec<Entry>) -> Engine {
@@ -256,6 +257,19 @@ fn namespaces_that_another_place_shows_are_not_attached_until_the_first_shows_th
     assert_eq!((disks(&mut engine), engine.beyond().disks), (vec![], 0));
     engine.on_namespaces(NOW, &seen("a"), Some(place("t")), [1, 2]);
     assert_eq!(disks(&mut engine), ["+a/2"]);
+}
+
+/// What somebody has detached stays so, whatever other places say that are under the same name.
+#[test]
+fn disk_that_was_detached_by_hand_is_not_attached_again_because_of_what_another_place_shows() {
+    let mut engine = listed_by_another(vec![subsystem("a", "h")]);
+    engine.on_listed(NOW, &BTreeMap::new());
+    engine.on_namespaces(NOW, &seen("a"), Some(place("h")), []);
+    engine.on_namespaces(NOW, &seen("a"), Some(place("t")), [1]);
+    assert_eq!(until(&mut engine, NOW + LONG), Vec::<String>::new());
+    engine.on_namespaces(NOW + LONG, &seen("a"), Some(place("t")), []);
+    engine.on_namespaces(NOW + LONG, &seen("a"), Some(place("t")), [1]);
+    assert_eq!(disks(&mut engine), ["+a/1"]);
 }
 
 /// Anybody on the network announces itself, and nobody has named it.

@@ -63,12 +63,27 @@ pub(super) struct Flow {
     pub(super) blocked: bool,
 }
 
+/// Bits that were flipped.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Flips {
+    pub(super) all: u32,
+    /// Those of data: the command fails, and not the connection.
+    pub(super) of_data: u32,
+}
+
+impl Flips {
+    pub(super) fn add(&mut self, flipped: Option<Kind>) {
+        self.all += u32::from(flipped.is_some());
+        self.of_data += u32::from(flipped == Some(Kind::Data));
+    }
+}
+
 impl Flow {
     pub(super) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
-    /// Takes bytes that were sent; how many bits were flipped in them.
+    /// Takes bytes that were sent; where a bit of them was flipped.
     pub(super) fn push(
         &mut self,
         now: Duration,
@@ -76,12 +91,13 @@ impl Flow {
         travel: &Travel,
         faults: &Faults,
         rng: &mut Rng,
-    ) -> u32 {
+    ) -> Option<Kind> {
         let parts = self.framing.pass(bytes);
         if self.closed {
-            return 0;
+            return None;
         }
-        let flips = rng.below(1_000_000) < faults.flip && flip(&parts, bytes, rng);
+        let flips = rng.below(1_000_000) < faults.flip;
+        let flipped = if flips { flip(&parts, bytes, rng) } else { None };
         let mut due = self.last_due.max(now + Duration::from_micros(rng.below(travel.farthest)));
         if rng.below(1_000_000) < faults.hold {
             due += Duration::from_micros(rng.below(50_000));
@@ -95,7 +111,7 @@ impl Flow {
         self.pieces.push_back(Piece { due, bytes: bytes[at..].to_vec() });
         self.len += bytes.len();
         self.last_due = due;
-        u32::from(flips)
+        flipped
     }
 
     /// No more bytes come. The end follows those that are under way, at this time or later.
@@ -176,18 +192,18 @@ impl Flow {
     }
 }
 
-/// Flips a bit of the header or of the data, where a digest tells; whether there was any.
-fn flip(parts: &[Part], bytes: &mut [u8], rng: &mut Rng) -> bool {
+/// Flips a bit of the header or of the data, where a digest tells: of which, if there was any.
+fn flip(parts: &[Part], bytes: &mut [u8], rng: &mut Rng) -> Option<Kind> {
     let kind = if rng.percent(80) { Kind::Data } else { Kind::Header };
     let is_meant = |part: &&Part| part.digest && (part.kind == Kind::Data) == (kind == Kind::Data);
     let meant: Vec<_> = parts.iter().filter(is_meant).collect();
     if meant.is_empty() {
-        return false;
+        return None;
     }
     let part = meant[rng.below(meant.len() as u64) as usize];
     let at = part.range.start + rng.below(part.range.len() as u64) as usize;
     bytes[at] ^= 1 << rng.below(8);
-    true
+    Some(kind)
 }
 
 /// Where bytes that were sent at once are cut: at any byte, and near the starts of PDUs.

@@ -1,6 +1,6 @@
 //! A connection of a host's queue, made of two: from the host to the network, and on to the target.
 
-use super::flow::{End, Faults, Flow, Travel};
+use super::flow::{End, Faults, Flips, Flow, Travel};
 use crate::rng::Rng;
 use crate::simulation::network::Side;
 use core::time::Duration;
@@ -72,7 +72,7 @@ impl Link {
         over(Side::Host) && over(Side::Target)
     }
 
-    /// Reads what a side sent. Returns how many bytes there were, and how many bits of them were flipped.
+    /// Reads what a side sent. Returns how many bytes there were.
     pub(super) fn read(
         &mut self,
         side: Side,
@@ -80,13 +80,14 @@ impl Link {
         poller: &Poller,
         (travel, faults): (&Travel, &Faults),
         rng: &mut Rng,
-    ) -> (usize, u32) {
+        flips: &mut Flips,
+    ) -> usize {
         let (from, to) = (side as usize, side.other() as usize);
         if now < self.takes_from[from] {
             self.acknowledge(side);
-            return (0, 0);
+            return 0;
         }
-        let (mut len, mut flipped) = (0, 0);
+        let mut len = 0;
         let mut buffer = [0; 16 * 1024];
         let mut had_bytes = false;
         while let Some(socket) = &mut self.sockets[from] {
@@ -98,7 +99,7 @@ impl Link {
                     break;
                 }
                 Ok(n) if n > 0 => {
-                    flipped += self.flows[to].push(now, &mut buffer[..n], travel, faults, rng);
+                    flips.add(self.flows[to].push(now, &mut buffer[..n], travel, faults, rng));
                     len += n;
                     had_bytes = true;
                 }
@@ -118,7 +119,7 @@ impl Link {
         if len > 0 && rng.below(1_000_000) < faults.stall {
             self.takes_from[from] = now + Duration::from_micros(rng.below(20_000));
         }
-        (len, flipped)
+        len
     }
 
     /// Acknowledges what a side sent. Its kernel may wait for that, and must not wait for a timer.

@@ -167,7 +167,7 @@ impl Network for TcpNetwork {
     }
 
     fn damages(&self, route: usize) -> u32 {
-        self.relay.flips(route)
+        self.relay.damages(route)
     }
 
     fn connections(&self, route: usize, _transport: &Self::Host) -> Vec<usize> {
@@ -196,6 +196,6 @@ impl Network for TcpNetwork {
     fn report(&self, outcome: &mut Outcome) {
         outcome.windows_close = self.windows_close;
         outcome.cut = self.relay.cuts;
-        outcome.flipped = self.relay.all_flips();
+        outcome.flipped = self.relay.flips();
     }
 }

@@ -1,6 +1,6 @@
 //! The relay: takes the hosts' connections, makes one to the target for each, and moves the bytes between them.
 
-use super::flow::{Faults, Travel};
+use super::flow::{Faults, Flips, Travel};
 use super::link::{Link, reset};
 use crate::rng::Rng;
 use crate::simulation::network::Side;
@@ -26,8 +26,7 @@ struct Gate {
     /// Chance in a million that a connection is refused.
     refuse: u64,
     faults: Faults,
-    /// Bits that were flipped there.
-    flips: u32,
+    flips: Flips,
 }
 
 /// The relay.
@@ -59,14 +58,14 @@ impl Relay {
         }
     }
 
-    /// How many bits were flipped on a route.
-    pub(super) fn flips(&self, route: usize) -> u32 {
-        self.gates[route].flips
+    /// How often data were damaged on a route.
+    pub(super) fn damages(&self, route: usize) -> u32 {
+        self.gates[route].flips.of_data
     }
 
-    /// And on all.
-    pub(super) fn all_flips(&self) -> u32 {
-        self.gates.iter().map(|gate| gate.flips).sum()
+    /// How many bits were flipped on all.
+    pub(super) fn flips(&self) -> u32 {
+        self.gates.iter().map(|gate| gate.flips.all).sum()
     }
 
     /// A target listens here.
@@ -82,7 +81,14 @@ impl Relay {
         let listener = self.listener().expect("a listener");
         self.poller.add(&listener, LISTENER | self.gates.len() as u64, Interest::Read).expect("a watch");
         let source = Ipv4Addr::new(127, 83, 1 + machine, 1);
-        self.gates.push(Gate { listener, target, source, refuse: 0, faults: Faults::default(), flips: 0 });
+        self.gates.push(Gate {
+            listener,
+            target,
+            source,
+            refuse: 0,
+            faults: Faults::default(),
+            flips: Flips::default(),
+        });
     }
 
     fn listener(&self) -> io::Result<TcpListener> {
@@ -171,9 +177,8 @@ impl Relay {
 
     fn read(&mut self, index: usize, side: Side, now: Duration) -> bool {
         let Some(Some(link)) = self.links.get_mut(index) else { return false };
-        let faults = self.gates[link.route].faults;
-        let (len, flips) = link.read(side, now, &self.poller, (&self.travel, &faults), &mut self.rng);
-        self.gates[link.route].flips += flips;
+        let Gate { faults, flips, .. } = &mut self.gates[link.route];
+        let len = link.read(side, now, &self.poller, (&self.travel, faults), &mut self.rng, flips);
         if len > 0 && !link.cut && self.rng.below(1_000_000) < faults.cut {
             link.cut_anywhere(now, &mut self.rng);
             self.cuts += 1;
