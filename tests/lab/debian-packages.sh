@@ -39,9 +39,14 @@ empty() {
 
 configured() {
     nvmf show-hostnqn
+    groupadd --system nvmf-admin
+    mkdir -p /etc/systemd/system/nvmf-target.service.d
+    printf '[Service]\nSupplementaryGroups=nvmf-admin\n' >/etc/systemd/system/nvmf-target.service.d/group.conf
+    systemctl daemon-reload
     cat >/etc/nvmf/target.toml <<TOML
 [target]
 workers = 1
+control_group = "nvmf-admin"
 [[listener]]
 address = "$GUEST:4420"
 transport = "tcp"
@@ -61,6 +66,12 @@ TOML
     systemctl enable --now nvmf-target
     [ "$(property ActiveState)" = active ]
     property StatusText | grep "$GUEST:4420 (NVMe/TCP).*: 1 namespace"
+}
+
+# Who is in the group may use the control socket, and nobody else.
+admitted() {
+    setpriv --reuid=nobody --regid=nogroup --groups=nvmf-admin nvmf-target ctl status
+    fails setpriv --reuid=nobody --regid=nogroup --clear-groups nvmf-target ctl status
 }
 
 exposed() {
@@ -182,6 +193,7 @@ drained() {
 
 purged() {
     disconnect
+    rm -r /etc/systemd/system/nvmf-target.service.d
     dpkg --purge nvmf-target nvmf
     fails pidof nvmf-target
     [ -e "$FILE" ]
@@ -195,6 +207,7 @@ case $(cat $STAGE 2>/dev/null) in
     must 'packages are installed, and nothing is started' installed
     step 'the target starts empty, and is filled by commands' empty
     must 'the configured target is enabled and started' configured
+    must 'the group that is named controls it, and nobody else' admitted
     step 'systemd-analyze security is under 2.0' exposed
     must "the kernel's host connects" connected
     must 'a second machine finds the disk and uses it' found_and_written
