@@ -148,6 +148,11 @@ pub(super) enum Admission {
 }
 
 impl Heads {
+    /// Nobody has opened anything yet: what a path has shown that is not the first after all says nothing of which disk is where.
+    pub(super) fn forget_unopened(&mut self) {
+        self.heads.retain(|_, head| head.in_use);
+    }
+
     pub(super) fn admission(&self, nsid: Nsid) -> Admission {
         self.heads.get(&nsid).map_or(Admission::On(self.ready), Head::admission)
     }

@@ -128,6 +128,8 @@ pub struct Driver<T: Transport> {
     /// The paths that are in use, as was told.
     in_use: PathSet,
     was_ready: bool,
+    /// The first connection waits until then for paths that were named before the one that is ready.
+    first_until: Option<Duration>,
     /// Every path was given up.
     gave_up: bool,
     shut: bool,
@@ -185,6 +187,7 @@ impl<T: Transport> Driver<T> {
             authenticating: 0,
             in_use: PathSet::default(),
             was_ready: false,
+            first_until: None,
             gave_up: false,
             shut: false,
             closed: false,
@@ -383,7 +386,7 @@ impl<T: Transport> Driver<T> {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Duration> {
         let paths = self.paths.iter().filter_map(Path::poll_timeout).min();
-        let waiting = [self.operations.poll_timeout(), self.admin.poll_timeout()];
+        let waiting = [self.operations.poll_timeout(), self.admin.poll_timeout(), self.first_until];
         [paths, self.heads.poll_timeout(), self.fences.poll_timeout()]
             .into_iter()
             .chain(waiting)
@@ -420,5 +423,6 @@ impl<T: Transport> Driver<T> {
         if due(self.fences.poll_timeout()) {
             self.on_fence_timeout(now);
         }
+        self.tell_first(now);
     }
 }

@@ -14,6 +14,9 @@ use nvmf_block::{BlockError, RegionId};
 use nvmf_host::AssociationError;
 use std::net::SocketAddr;
 
+/// How long the first connection waits for a path that was named before the one that is ready.
+const FIRST_PATH_TIME: Duration = Duration::from_secs(3);
+
 /// How a path is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -49,7 +52,8 @@ pub(crate) fn address_of_loss(paths: &[PathStatus], error: &AssociationError) ->
 
 impl<T: Transport> Driver<T> {
     /// Starts to connect another path to the same subsystem: with the options of the first one, but for its route. Each path is lost
-    /// and connected again by itself; the first connection succeeds with the first path that does.
+    /// and connected again by itself; the first connection succeeds with the first of them, in their order, that does, and waits no longer than 3 s for
+    /// those before one that has.
     ///
     /// # Errors
     /// When there are too many, or the transport or the system lacks a resource.
@@ -191,8 +195,11 @@ impl<T: Transport> Driver<T> {
     fn on_path_ready(&mut self, now: Duration, number: usize, after: Option<Duration>) {
         let others = !self.in_use.is_empty();
         self.in_use.insert(number);
-        let again = self.was_ready && after.is_some();
-        self.was_ready = true;
+        if !self.was_ready {
+            self.tell_paths(now);
+            return self.tell_first(now);
+        }
+        let again = after.is_some();
         self.events.push_back(match others {
             true => DriverEvent::PathReady(number, after),
             // How long another path has tried before is of no interest.
@@ -200,6 +207,29 @@ impl<T: Transport> Driver<T> {
         });
         self.tell_paths(now);
         self.check_heads(now, again.then_some(number));
+    }
+
+    /// Tells of the first connection: as soon as a path is ready, and those that were named before it cannot be, or take too long. Which
+    /// disk is where its controller says to whoever opens one: that is to be the controller that was named first.
+    pub(super) fn tell_first(&mut self, now: Duration) {
+        if self.was_ready || self.shut {
+            return;
+        }
+        let Some(first) = (0..self.paths.len()).find(|path| self.in_use.contains(*path)) else {
+            self.first_until = None;
+            return;
+        };
+        let may_come = |path: &Path<T>| path.lost.is_none() && !path.recovery.is_over();
+        let until = *self.first_until.get_or_insert(now.saturating_add(FIRST_PATH_TIME));
+        if now < until && self.paths[..first].iter().any(may_come) {
+            return;
+        }
+        (self.was_ready, self.first_until) = (true, None);
+        self.events.push_back(DriverEvent::Ready { after: None });
+        let others = (first + 1..self.paths.len()).filter(|path| self.in_use.contains(*path));
+        self.events.extend(others.map(|path| DriverEvent::PathReady(path, None)));
+        self.heads.forget_unopened();
+        self.check_heads(now, None);
     }
 
     fn on_path_failed(&mut self, now: Duration, number: usize, error: AssociationError, was_ready: bool) {
@@ -218,9 +248,10 @@ impl<T: Transport> Driver<T> {
             self.check_heads(now, None);
         }
         // Whoever waits for the first connection wants the error as soon as no path is left to be tried.
-        if !self.was_ready && self.paths.iter().all(|path| path.recovery.failed_at_first()) {
+        if !self.was_ready && self.paths.iter().all(|path| path.lost.is_some()) {
             self.paths.iter_mut().for_each(|path| path.recovery.give_up());
         }
+        self.tell_first(now);
     }
 
     fn on_path_closed(&mut self) {

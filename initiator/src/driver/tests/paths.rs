@@ -9,7 +9,7 @@ use crate::{AddressSource, ConnectionState};
 use core::time::Duration;
 use nvme_proto::admin::log_page::AnaState;
 use nvme_proto::opcode::AdminOpcode;
-use nvme_proto::{Nsid, Status};
+use nvme_proto::{Cntlid, Nsid, Status};
 use nvmf_block::{BlockError, BlockOp, BlockRange};
 use nvmf_host::admin::AdminCommand;
 use nvmf_host::{AdminData, AssociationConfig, Command, NamespaceIdentity, RecoveryPolicy};
@@ -583,6 +583,42 @@ fn disk_that_is_taken_away_while_its_only_path_is_lost_fails_its_operations() {
         let written = [0, 1].map(|path| seen(&mut rig, path));
         assert_eq!(written, [0, 0], "the other disk was sent something");
     }
+}
+
+/// Another path may show another disk.
+#[test]
+fn path_that_is_named_first_says_which_disk_is_opened() {
+    let cntlid = |rig: &Rig| rig.driver.association().map(|association| association.controller().cntlid);
+    let is_told = |rig: &Rig| rig.events.iter().any(|event| matches!(event, DriverEvent::Ready { .. }));
+    for (time, is_over, last) in [(2, false, 0x100), (4, true, 0x200)] {
+        let mut rig = Rig::start_pair(config(), |_, _| {});
+        rig.silent = Some(0);
+        rig.pass(SECOND);
+        // What it shows is looked at meanwhile.
+        rig.target_of(1).read_only = true;
+        rig.with_target(1, Target::announce);
+        rig.pass((time - 1) * SECOND);
+        assert_eq!(is_told(&rig), is_over, "{:?}", rig.events);
+        assert_eq!(cntlid(&rig), Some(Cntlid(0x200)));
+        if !is_over {
+            rig.silent = None;
+            rig.run();
+            assert!(is_told(&rig), "{:?}", rig.events);
+        }
+        assert_eq!(cntlid(&rig), Some(Cntlid(last)));
+    }
+    // One that is lost meanwhile is not waited for any longer, and nobody spins.
+    let mut rig = Rig::start_pair(config(), |_, _| {});
+    rig.silent = Some(0);
+    rig.pass(SECOND);
+    rig.target_of(1).closed = true;
+    rig.target_of(1).disconnect();
+    rig.pass(4 * SECOND);
+    assert!(!is_told(&rig) && rig.driver.poll_timeout().is_none_or(|at| at > rig.now), "{:?}", rig.events);
+    // One that cannot be connected is not waited for.
+    let mut rig = Rig::start_pair(config(), |number, target| target.closed = number == 0);
+    rig.run();
+    assert!(is_told(&rig), "{:?}", rig.events);
 }
 
 /// The machine was told that it is read-only; the other path has not heard of it yet.
