@@ -77,7 +77,7 @@ impl From<Error> for Fault {
 }
 
 /// What the crates beneath call by the names of the command line, by the names of the options here.
-const NAMES: [(&str, &str); 9] = [
+const NAMES: [(&str, &str); 10] = [
     (
         "; of a disk that is attached it is read from the file that names its options (--persist, --config) at nvmf upgrade",
         "",
@@ -86,6 +86,7 @@ const NAMES: [(&str, &str); 9] = [
         "connect with --concat and this host's secret (--dhchap-secret), or over TLS with a configured key (--tls)",
         "connect over TLS with a configured key (tls-key-file=)",
     ),
+    ("(--tls, or --concat with --dhchap-secret)", "(tls-key-file=)"),
     ("allow it (--dhchap-optional)", "leave dhchap-secret-file= out"),
     ("--dhchap-ctrl-secret", "dhchap-ctrl-secret-file="),
     ("--dhchap-secret", "dhchap-secret-file="),

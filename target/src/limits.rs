@@ -119,6 +119,10 @@ pub const BARRIER_INTERVAL: Duration = Duration::from_millis(1);
 /// Timers are looked at no more often than this.
 pub const TIMER_GRAIN: Duration = Duration::from_millis(1);
 
+/// How long a start waits for what the process before it had, which the kernel may still be taking apart, and how often it looks.
+pub const LAST_PROCESS_TIMEOUT: Duration = Duration::from_secs(3);
+/// See there.
+pub const LAST_PROCESS_INTERVAL: Duration = Duration::from_millis(50);
 /// How long a stop waits for commands under way.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long it waits, after that, for the queues to close: longer takes only a disk that does not answer.

@@ -5,6 +5,8 @@
 //! read, or is of another namespace or a newer version, is never taken for an empty one.
 
 use crate::cluster::Kept;
+use crate::limits::{LAST_PROCESS_INTERVAL, LAST_PROCESS_TIMEOUT};
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nvmf_memory::Crc32c;
 use nvmf_subsystem::HostId;
@@ -15,6 +17,7 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use thiserror::Error;
 use uuid::Uuid;
 
@@ -215,7 +218,7 @@ impl StateDirectory {
         };
         match configured.map(Path::to_owned).or_else(of_unit) {
             Some(path) => {
-                let lock = make_and_lock(&path)?;
+                let lock = make_and_lock(&path, LAST_PROCESS_TIMEOUT)?;
                 Ok(Self::on_disk(path, Some(lock)))
             }
             None => Ok(Self::standard(PathBuf::from(DEFAULT))),
@@ -223,7 +226,7 @@ impl StateDirectory {
     }
 
     fn standard(path: PathBuf) -> Self {
-        let lock = path.is_dir().then(|| make_and_lock(&path));
+        let lock = path.is_dir().then(|| make_and_lock(&path, LAST_PROCESS_TIMEOUT));
         let lock = lock.and_then(|lock| {
             lock.inspect_err(|error| {
                 tracing::warn!("{error}. Until then, reservations do not persist through a loss of power");
@@ -414,14 +417,21 @@ fn protection_file(uuid: [u8; 16]) -> String {
     format!("write-protection-{}", Uuid::from_bytes(uuid))
 }
 
-fn make_and_lock(path: &Path) -> Result<Flock<File>, StateError> {
+/// Waits so long for the process before to be gone.
+fn make_and_lock(path: &Path, patience: Duration) -> Result<Flock<File>, StateError> {
     let failed = |source| StateError::Directory { path: path.to_owned(), source };
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
-    let directory = File::open(path).map_err(failed)?;
-    Flock::lock(directory, FlockArg::LockExclusiveNonblock).map_err(|(_, error)| match error {
-        nix::errno::Errno::EWOULDBLOCK => StateError::Locked(path.to_owned()),
-        error => failed(error.into()),
-    })
+    let mut directory = File::open(path).map_err(failed)?;
+    let deadline = Instant::now() + patience;
+    loop {
+        directory = match Flock::lock(directory, FlockArg::LockExclusiveNonblock) {
+            Ok(locked) => return Ok(locked),
+            Err((directory, Errno::EWOULDBLOCK)) if Instant::now() < deadline => directory,
+            Err((_, Errno::EWOULDBLOCK)) => return Err(StateError::Locked(path.to_owned())),
+            Err((_, error)) => return Err(failed(error.into())),
+        };
+        std::thread::sleep(LAST_PROCESS_INTERVAL);
+    }
 }
 
 fn text(uuid: [u8; 16], reservation: &Reservation) -> String {

@@ -89,6 +89,10 @@ impl SourceArguments {
         if !target.names_a_target() {
             return Sources::read(&self.nvme_folder, self.config.as_deref(), &options);
         }
+        ensure!(
+            self.config.as_ref().is_none_or(|file| file.as_os_str() == "none"),
+            "a configuration file (-J) is read where no address is given: leave out one of -J and -a"
+        );
         let controller = Controller { place: target.place(true)?, options };
         Ok(Sources { controllers: vec![controller], ..Sources::default() })
     }

@@ -48,7 +48,7 @@ const OF_NAMESPACE: [&str; 14] = [
 const FIRST: usize = 2;
 
 /// Features that a namespace has: the disk's, where the call names no other (error recovery, reservations, write protection).
-const OF_A_NAMESPACE: [u8; 4] = [0x05, 0x82, 0x83, 0x84];
+pub(super) const OF_A_NAMESPACE: [u8; 4] = [0x05, 0x82, 0x83, 0x84];
 
 /// The command, which says that it takes an attached disk, if it does: in its help, its manual page and completions. When a call is
 /// parsed, what the disk is reached by has taken its place.
@@ -60,8 +60,11 @@ pub(super) fn with_disk(command: Command) -> Command {
     let required = command.get_arguments().filter(|it| it.is_required_set() && it.get_id() != "nqn");
     let word = |it: &Arg| Some(format!(" --{} <{}>", it.get_long()?, it.get_value_names()?.join(" ")));
     let required: String = required.filter_map(word).collect();
+    let others = command.get_positionals().map(|it| format!(" [{}]", it.get_id().as_str().to_uppercase()));
+    let others: String = others.collect();
     let usage = format!(
-        "nvmf {name} [OPTIONS]{required} <DISK>\n       nvmf {name} [OPTIONS]{required} --traddr <TRADDR> --nqn <NQN>"
+        "nvmf {name} [OPTIONS]{required} <DISK>{others}\n       \
+         nvmf {name} [OPTIONS]{required} --traddr <TRADDR> --nqn <NQN>{others}"
     );
     let disk = Arg::new("attached_disk")
         .value_name("DISK")
@@ -352,7 +355,7 @@ mod tests {
             let command = command_line.find_subcommand_mut(name).unwrap_or_else(|| panic!("{name}"));
             let help = command.render_long_help().to_string();
             let usage = help.lines().find(|line| line.starts_with(&format!("Usage: nvmf {name} [OPTIONS]")));
-            assert!(usage.is_some_and(|usage| usage.ends_with(" <DISK>")), "{help}");
+            assert!(usage.is_some_and(|usage| usage.contains(" <DISK>")), "{help}");
             assert!(help.contains("An attached disk in place of a target"), "{help}");
         }
         let command = command_line.find_subcommand_mut("get-feature").unwrap();

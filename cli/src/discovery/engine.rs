@@ -201,6 +201,7 @@ impl Engine {
     ) {
         if let Some(watched) = self.watched.get_mut(seen) {
             (watched.nsids, watched.is_away) = (Some(nsids.into_iter().collect()), false);
+            watched.is_asked = false;
             watched.answered_at = at;
             self.advance(now);
         }
@@ -230,7 +231,7 @@ impl Engine {
         let is_under_way =
             |it: &Managed| it.is_adding || matches!(it.phase, Phase::Attaching { .. } | Phase::Detaching);
         self.controllers.values().all(|it| it.log.is_some())
-            && self.watched.values().all(|it| it.nsids.is_some())
+            && self.watched.values().all(|it| !it.is_asked)
             && !self.disks.values().any(is_under_way)
             && self.actions.is_empty()
     }

@@ -55,8 +55,8 @@ pub(crate) struct Begin {
 /// What happened.
 enum Event {
     Log(Controller, Log),
-    /// The namespaces of a subsystem, and where it was asked.
-    Namespaces(Seen, Option<Place>, Vec<u32>),
+    /// The namespaces of a subsystem, where it was asked, and by which question.
+    Namespaces(Seen, u64, Option<Place>, Vec<u32>),
     /// A controller that is followed was lost, and is being connected again.
     ControllerAway(Controller),
     /// The same of a subsystem that is watched.
@@ -149,7 +149,11 @@ impl Service {
                 left_out.iter().for_each(|what| self.report.left_out(what));
                 self.engine.on_log(now, &controller, entries);
             }
-            Event::Namespaces(seen, at, nsids) => self.engine.on_namespaces(now, &seen, at, nsids),
+            // The answer to a question of before says nothing of where it is asked now.
+            Event::Namespaces(seen, number, at, nsids) if self.subsystems.asks(&seen, number) => {
+                self.engine.on_namespaces(now, &seen, at, nsids);
+            }
+            Event::Namespaces(..) => {}
             Event::ControllerAway(controller) => self.engine.on_controller_away(now, &controller),
             Event::SubsystemAway(seen) => self.engine.on_subsystem_away(now, &seen),
             Event::LeftOut(all) => all.iter().for_each(|what| self.report.left_out(what)),

@@ -88,7 +88,8 @@ impl Association {
                 }
             }
             Step::Namespace | Step::Descriptors | Step::IndependentNamespace
-                if !outcome.status.is_success() && !says_there_is_none(outcome.status) =>
+                if !outcome.status.is_success()
+                    && (!says_there_is_none(outcome.status) || self.had_descriptors()) =>
             {
                 // It is there, and which disk it is cannot be known now: to be asked again.
                 self.scan.current = None;
@@ -169,6 +170,13 @@ impl Association {
         } else {
             self.settle(now);
         }
+    }
+
+    /// Whether the controller is asked for descriptors that it has had before: it cannot say now that there are none.
+    fn had_descriptors(&self) -> bool {
+        let has = |namespace: &Namespace| namespace.nsid == self.scan.nsid && namespace.uuid != [0; 16];
+        let knows = self.namespaces.iter().any(has) || self.unknown_namespaces.contains(&self.scan.nsid);
+        self.step == Step::Descriptors && knows
     }
 
     /// A controller with a volatile write cache is asked which namespaces have none of it, if it is new enough to say.

@@ -99,6 +99,8 @@ impl Ended {
 
 /// The signals of this process, from now on.
 pub struct Control {
+    /// Removed before its listener is closed with the runtime: another target that starts may make it anew at once.
+    socket: Option<Socket>,
     runtime: Runtime,
     terminate: Signal,
     interrupt: Signal,
@@ -109,7 +111,6 @@ pub struct Control {
     waker: Waker,
     /// What comes over the control socket; nothing without one.
     calls: (mpsc::Sender<Call>, mpsc::Receiver<Call>),
-    socket: Option<Socket>,
 }
 
 impl Control {

@@ -5,6 +5,8 @@
 
 use super::Call;
 use super::protocol::{Answer, Fault, LINE_MAX, parse};
+use crate::limits::{LAST_PROCESS_INTERVAL, LAST_PROCESS_TIMEOUT};
+use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use nvmf_config::{ControlSocket, Target};
 use nvmf_stream::listen_unix;
@@ -148,11 +150,18 @@ impl Socket {
                 if !is_socket {
                     return Err(SocketError::NoSocket(path.to_owned()));
                 }
-                if answers(path) {
-                    return Err(SocketError::Taken(path.to_owned()));
+                let deadline = Instant::now() + LAST_PROCESS_TIMEOUT;
+                while answers(path) {
+                    if Instant::now() >= deadline {
+                        return Err(SocketError::Taken(path.to_owned()));
+                    }
+                    std::thread::sleep(LAST_PROCESS_INTERVAL);
                 }
                 // Left behind by a target that was killed.
-                std::fs::remove_file(path).map_err(os)?;
+                std::fs::remove_file(path).or_else(|error| match error.kind() {
+                    io::ErrorKind::NotFound => Ok(()),
+                    _ => Err(os(error)),
+                })?;
                 listen_unix(path, BACKLOG)
             }
             result => result,
@@ -195,7 +204,7 @@ fn answers(path: &Path) -> bool {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let tried = socket(AddressFamily::Unix, SockType::Stream, flags, None)
         .and_then(|socket| connect(socket.as_raw_fd(), &UnixAddr::new(path)?));
-    tried != Err(nix::errno::Errno::ECONNREFUSED)
+    !matches!(tried, Err(Errno::ECONNREFUSED | Errno::ENOENT))
 }
 
 /// The number of a group.

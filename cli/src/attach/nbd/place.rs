@@ -84,12 +84,18 @@ impl PlaceLock {
 /// The file of a lock, made where it is not there. The threads that serve a disk may make none (seccomp): for them it has been there
 /// since their socket was made.
 fn open(lock: &Path) -> io::Result<File> {
-    match File::open(lock) {
+    // Nobody writes to a FIFO there.
+    let file = match File::options().read(true).custom_flags(libc::O_NONBLOCK).open(lock) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            File::options().write(true).create(true).truncate(false).mode(0o600).open(lock)
+            File::options().write(true).create(true).truncate(false).mode(0o600).open(lock)?
         }
-        opened => opened,
+        opened => opened?,
+    };
+    if file.metadata()?.is_file() {
+        return Ok(file);
     }
+    let what = format!("{} is no file: remove it", lock.display());
+    Err(io::Error::new(io::ErrorKind::InvalidInput, what))
 }
 
 /// The folder of this path, as the kernel tells it from others: its path may be spelled in several ways.

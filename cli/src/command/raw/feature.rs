@@ -2,11 +2,12 @@
 
 use super::{Queue, byte, dump, input, send, uuid_index, word};
 use crate::command::human::features::explain;
+use crate::command::of_disk::OF_A_NAMESPACE;
 use crate::command::target::NamespaceArguments;
 use crate::command::{Format, Output};
 use crate::print::{line, print_json};
 use crate::runtime::run;
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use nvme_proto::admin::features::{
     EXTENDED_HOST_ID, FeatureId, GetFeatures, HOST_BEHAVIOR_LEN, Select, SetFeatures, TIMESTAMP_LEN,
 };
@@ -121,6 +122,11 @@ impl GetFeature {
 
 impl SetFeature {
     pub(crate) fn run(&self) -> Result<()> {
+        ensure!(
+            self.target.nsid.is_some() || !OF_A_NAMESPACE.contains(&self.feature_id),
+            "each namespace has feature {:#04x} for itself: say which is meant (--nsid)",
+            self.feature_id
+        );
         let features = SetFeatures {
             fid: FeatureId(self.feature_id),
             save: self.save,

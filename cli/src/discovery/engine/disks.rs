@@ -1,9 +1,12 @@
 //! Disks: which there are, and what becomes of each: it is attached, brought back, given paths, detached.
 
 use super::wanted::{Wanted, Watched};
-use super::{Action, Controller, Detached, Disk, Engine, Place, Subsystem, SubsystemPath};
+use super::{Action, Controller, Detached, Disk, Engine, Entry, Place, Subsystem, SubsystemPath};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Who lists each subsystem.
+type Listing<'a> = BTreeMap<&'a str, Vec<&'a Controller>>;
 
 /// Before an attach that failed is tried again; doubled each time, up to [`RETRY_DELAY_MAX`].
 const RETRY_DELAY: Duration = Duration::from_secs(2);
@@ -258,8 +261,9 @@ impl Engine {
         self.now = now;
         self.take_in(now);
         let turn = self.turn(&self.waiting(now));
-        let known: Vec<_> =
-            self.disks.iter().map(|(disk, it)| self.known(disk, it, turn.contains(disk))).collect();
+        let listing = self.listing();
+        let known = |(disk, it)| self.known(disk, it, &listing, turn.contains(disk));
+        let known: Vec<_> = self.disks.iter().map(known).collect();
         let detach_delay = (self.policy.detach && self.is_known()).then_some(self.policy.detach_delay);
         for ((disk, managed), mut known) in self.disks.iter_mut().zip(known) {
             if known.subsystem.is_some() {
@@ -281,8 +285,25 @@ impl Engine {
         waiting.into_iter().map(|(_, disk)| disk).collect()
     }
 
-    fn known(&self, disk: &Disk, managed: &Managed, has_turn: bool) -> Known {
-        let listing = self.controllers.iter().filter(|(_, followed)| followed.lists(&disk.nqn));
+    /// Who lists the subsystems of the disks. Logs may be long: each is read once.
+    fn listing(&self) -> Listing<'_> {
+        let mut listing: Listing<'_> =
+            self.disks.keys().map(|disk| (disk.nqn.as_str(), Vec::new())).collect();
+        for (controller, followed) in &self.controllers {
+            for entry in followed.log.iter().flatten() {
+                if let Entry::Subsystem { nqn, .. } = entry
+                    && let Some(by) = listing.get_mut(nqn.as_str())
+                    && by.last() != Some(&controller)
+                {
+                    by.push(controller);
+                }
+            }
+        }
+        listing
+    }
+
+    fn known(&self, disk: &Disk, managed: &Managed, listing: &Listing<'_>, has_turn: bool) -> Known {
+        let listing = listing.get(disk.nqn.as_str()).into_iter().flatten().copied();
         // Those that there is no room for may list it still.
         let before = managed.listed_by.iter().flatten().filter(|it| self.is_left_out(&it.place));
         let watched = self.watched_with(disk);
@@ -301,7 +322,7 @@ impl Engine {
             own: wanted.map_or(0, |wanted| wanted.own),
             first: wanted.and_then(Wanted::first).map(|first| first.place.clone()),
             is_of_first: managed.holder.is_none() && watched.is_some_and(is_of_first),
-            listed_by: listing.map(|(controller, _)| controller).chain(before).cloned().collect(),
+            listed_by: listing.chain(before).cloned().collect(),
             is_answered_for: self.is_answered_for(disk, managed.listed_by.as_ref()),
             is_seen: self.is_seen(disk),
             has_turn,

@@ -66,13 +66,13 @@ impl Held<'_> {
 }
 
 /// Puts those that list a subsystem into their order. First are those that somebody has named, or has referred to; of them those whose
-/// disk is attached, the longest first; then who has listed it longest (`before`). Where it is listed anew, as all is when this begins, those
-/// that this host can connect to come before the others, and of them who insists on TLS before who does not.
+/// disk is attached, the longest first; then those that this host can connect to; then who has listed it longest (`before`). Where it is
+/// listed anew, as all is when this begins, who insists on TLS comes before who does not.
 pub(super) fn sort(listed: &mut [Lister<'_>], held: Option<&Held<'_>>, before: &[Controller], is_anew: bool) {
     listed.sort_by_cached_key(|lister| {
         let since = held.and_then(|held| held.since(lister)).unwrap_or(Duration::MAX);
         let place = before.iter().position(|it| it == lister.controller).unwrap_or(usize::MAX);
-        (lister.root.is_none(), since, is_anew && !lister.is_usable(), is_anew && !lister.insists(), place)
+        (lister.root.is_none(), since, !lister.is_usable(), is_anew && !lister.insists(), place)
     });
 }
 

@@ -37,6 +37,8 @@ pub(super) struct Watched {
     pub(super) answered_at: Option<Place>,
     /// It cannot say now that it has others.
     pub(super) is_away: bool,
+    /// It is asked, and has not said anything since.
+    pub(super) is_asked: bool,
 }
 
 impl Wanted {
@@ -116,7 +118,8 @@ impl Engine {
         for (seen, wanted) in wanted {
             let subsystem = wanted.subsystem.clone();
             let Some(watched) = self.watched.get_mut(&seen) else {
-                let watched = Watched { wanted, nsids: None, answered_at: None, is_away: false };
+                let watched =
+                    Watched { wanted, nsids: None, answered_at: None, is_away: false, is_asked: true };
                 self.watched.insert(seen, watched);
                 self.actions.push_back(Action::Watch(subsystem));
                 continue;
@@ -125,7 +128,7 @@ impl Engine {
             watched.wanted = wanted;
             if !goes_on {
                 // It has another way: whoever attaches from now on takes it. It is connected anew.
-                (watched.is_away, watched.answered_at) = (true, None);
+                (watched.is_away, watched.answered_at, watched.is_asked) = (true, None, true);
                 self.actions.push_back(Action::Watch(subsystem));
             } else if is_other {
                 self.actions.push_back(Action::Widen(subsystem));
@@ -193,27 +196,30 @@ impl Engine {
         });
         let of_each: Vec<_> = of_each.collect();
         let seen = |controller: &Controller, nqn: &String| (nqn.clone(), host(&controller.options));
-        let kept = of_each.iter().flat_map(|(controller, _, entries)| {
-            let kept = entries.iter().map(|(nqn, ..)| *nqn).filter(|nqn| known.contains(nqn));
-            kept.map(|nqn| seen(controller, nqn))
-        });
-        let kept: BTreeSet<_> = kept.filter(|seen| !wanted.contains_key(seen)).collect();
-        let mut room = self.limits.subsystems.saturating_sub(kept.len());
+        // Those that are known count before any that is new: also of a controller that has its turn later.
         let mut of_root: BTreeMap<&Root, usize> = BTreeMap::new();
+        let mut kept = BTreeSet::new();
+        for (controller, root, entries) in &of_each {
+            for (nqn, ..) in entries.iter().filter(|(nqn, ..)| known.contains(nqn)) {
+                let seen = seen(controller, nqn);
+                if !wanted.contains_key(&seen) && kept.insert(seen) {
+                    *of_root.entry(*root).or_default() += 1;
+                }
+            }
+        }
+        let mut room = self.limits.subsystems.saturating_sub(kept.len());
         let (mut listed, mut left_out): (BTreeMap<Seen, Vec<Lister<'_>>>, BTreeSet<&str>) =
             Default::default();
         for (controller, root, entries) in of_each {
             let own = of_root.entry(root).or_default();
             for (nqn, place, tls) in entries {
                 let seen = seen(controller, nqn);
-                if !wanted.contains_key(&seen) && !listed.contains_key(&seen) {
-                    if !known.contains(nqn) {
-                        if room == 0 || *own >= self.limits.subsystems / 2 {
-                            left_out.insert(nqn);
-                            continue;
-                        }
-                        room -= 1;
+                if !wanted.contains_key(&seen) && !listed.contains_key(&seen) && !known.contains(nqn) {
+                    if room == 0 || *own >= self.limits.subsystems / 2 {
+                        left_out.insert(nqn);
+                        continue;
                     }
+                    room -= 1;
                     *own += 1;
                 }
                 let by = listed.entry(seen).or_default();

@@ -22,13 +22,22 @@ pub(super) struct Subsystems {
     follows: bool,
     tell: UnboundedSender<Event>,
     pub(super) places: Places,
-    tasks: HashMap<Seen, (watch::Sender<Subsystem>, JoinHandle<()>)>,
+    /// How often one was asked anew.
+    number: u64,
+    tasks: HashMap<Seen, Task>,
+}
+
+/// What asks a subsystem.
+struct Task {
+    number: u64,
+    widen: watch::Sender<Subsystem>,
+    handle: JoinHandle<()>,
 }
 
 impl Subsystems {
     /// `follows`: they are stayed connected to.
     pub(super) fn new(follows: bool, tell: UnboundedSender<Event>) -> Self {
-        Self { follows, tell, places: Places::new(ASKED_AT_ONCE), tasks: HashMap::new() }
+        Self { follows, tell, places: Places::new(ASKED_AT_ONCE), number: 0, tasks: HashMap::new() }
     }
 
     /// Connects to it anew, if it is watched already. `own`: how many of its paths, at the front, are of whoever has listed it longest.
@@ -37,22 +46,29 @@ impl Subsystems {
         let seen = subsystem.seen();
         let (tell, queue) = (self.tell.clone(), self.places.queue(root));
         let (widen, subsystem) = watch::channel(to_ask(subsystem, own, self.follows));
-        let task = tokio::spawn(ask(subsystem, self.follows, tell, queue));
-        if let Some((_, before)) = self.tasks.insert(seen, (widen, task)) {
-            before.abort();
+        self.number += 1;
+        let number = self.number;
+        let handle = tokio::spawn(ask(subsystem, number, self.follows, tell, queue));
+        if let Some(before) = self.tasks.insert(seen, Task { number, widen, handle }) {
+            before.handle.abort();
         }
+    }
+
+    /// Whether it is asked by this question still.
+    pub(super) fn asks(&self, seen: &Seen, number: u64) -> bool {
+        self.tasks.get(seen).is_some_and(|task| task.number == number)
     }
 
     /// It has other paths.
     pub(super) fn widen(&self, subsystem: Subsystem, own: usize) {
-        if let Some((widen, _)) = self.tasks.get(&subsystem.seen()) {
+        if let Some(Task { widen, .. }) = self.tasks.get(&subsystem.seen()) {
             widen.send_replace(to_ask(subsystem, own, self.follows));
         }
     }
 
     pub(super) fn unwatch(&mut self, seen: &Seen) {
-        if let Some((_, task)) = self.tasks.remove(seen) {
-            task.abort();
+        if let Some(task) = self.tasks.remove(seen) {
+            task.handle.abort();
         }
     }
 }
@@ -72,6 +88,7 @@ fn to_ask(mut subsystem: Subsystem, own: usize, follows: bool) -> Subsystem {
 /// Its other paths are used when it is connected anew.
 async fn ask(
     mut latest: watch::Receiver<Subsystem>,
+    number: u64,
     follows: bool,
     tell: UnboundedSender<Event>,
     queue: Queue,
@@ -81,17 +98,18 @@ async fn ask(
     loop {
         match connect_to(&mut latest, follows, &tell, &queue).await {
             Ok(connection) if !follows => {
-                let _ = tell.send(Event::Namespaces(seen, answering(&connection), nsids(&connection)));
+                let _ =
+                    tell.send(Event::Namespaces(seen, number, answering(&connection), nsids(&connection)));
                 return connection.close().await;
             }
             Ok(connection) => {
                 retry = Retry::new();
-                listen(&seen, connection, &latest, &tell).await;
+                listen(&seen, number, connection, &latest, &tell).await;
             }
             Err(error) => retry.failed(&tell, format!("{nqn}: {}", chain(&error))),
         }
         if !follows {
-            let _ = tell.send(Event::Namespaces(seen, None, Vec::new()));
+            let _ = tell.send(Event::Namespaces(seen, number, None, Vec::new()));
             return;
         }
         retry.wait().await;
@@ -124,13 +142,14 @@ async fn connect_to(
 /// Tells its namespaces, until it is lost for good, or has paths by now that it did not have while it is lost.
 async fn listen(
     seen: &Seen,
+    number: u64,
     connection: Connection,
     latest: &watch::Receiver<Subsystem>,
     tell: &UnboundedSender<Event>,
 ) {
     let mut changes = connection.changes();
     let away = || Event::SubsystemAway(seen.clone());
-    let _ = tell.send(said(seen, &connection).unwrap_or_else(away));
+    let _ = tell.send(said(seen, number, &connection).unwrap_or_else(away));
     loop {
         let change = tokio::select! {
             change = changes.next() => change,
@@ -146,7 +165,7 @@ async fn listen(
                 return;
             }
             Change::Namespaces | Change::State(ConnectionState::Live) => {
-                if let Some(said) = said(seen, &connection) {
+                if let Some(said) = said(seen, number, &connection) {
                     let _ = tell.send(said);
                 }
             }
@@ -157,13 +176,13 @@ async fn listen(
 }
 
 /// What it says of its namespaces; `None` while the target is away: nothing is known of them then, which is not that there are none.
-fn said(seen: &Seen, connection: &Connection) -> Option<Event> {
+fn said(seen: &Seen, number: u64, connection: &Connection) -> Option<Event> {
     let (was_live, at) = (connection.state() == ConnectionState::Live, answering(connection));
     let nsids = nsids(connection);
     let is_so = was_live && connection.state() == ConnectionState::Live;
     // Who has said that is not known where it has just changed.
     let at = at.filter(|at| answering(connection).as_ref() == Some(at));
-    is_so.then(|| Event::Namespaces(seen.clone(), at, nsids))
+    is_so.then(|| Event::Namespaces(seen.clone(), number, at, nsids))
 }
 
 fn nsids(connection: &Connection) -> Vec<u32> {

@@ -201,6 +201,7 @@ fn namespace_not_described_is_unknown_until_a_rescan() {
         ("namespace", Status::ABORTED_BY_REQUEST),
         ("descriptors", Status::INTERNAL_ERROR),
         ("descriptors", Status::ABORTED_BY_REQUEST.with_dnr()),
+        ("descriptors", Status::INVALID_FIELD.with_dnr()),
         ("independent", Status::INTERNAL_ERROR),
     ] {
         let mut controller = Controller::new();
@@ -215,8 +216,9 @@ fn namespace_not_described_is_unknown_until_a_rescan() {
         assert!(association.is_unknown(Nsid(1)) && association.namespace(Nsid(1)).is_none());
         assert_eq!((association.state(), association.is_scanning()), (State::Ready, false));
         let mut now = SECOND;
+        assert_eq!(pass(&mut controller, &mut association, &mut now, 2 * SECOND), [], "it is asked again");
         controller.refuse.clear();
-        let told = pass(&mut controller, &mut association, &mut now, 2 * SECOND);
+        let told = pass(&mut controller, &mut association, &mut now, 4 * SECOND);
         assert_eq!(told, [Told::NamespacesChanged]);
         assert!(!association.is_unknown(Nsid(1)) && association.namespaces().len() == 2);
     }

@@ -21,6 +21,9 @@ pub enum NamespaceRequest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Args)]
 #[serde(deny_unknown_fields)]
 #[command(group = clap::ArgGroup::new("disk").required(true).args(["path", "memory", "null", "rbd"]))]
+#[command(
+    override_usage = "nvmf-target ctl namespace add [OPTIONS] <SUBSYSTEM> <PATH|--memory <SIZE>|--null <SIZE>|--rbd <POOL/IMAGE[@SNAPSHOT]>>"
+)]
 pub struct NamespaceAdd {
     /// The subsystem's NQN.
     pub subsystem: String,

@@ -154,13 +154,15 @@ fn subsystem_is_listed_anew_only_until_all_controllers_that_are_named_were_tried
     engine.on_controller_away(NOW, &controller("down"));
     engine.on_log(NOW, &controller("h"), vec![for_tls("h", Tls::Required)]);
     assert_eq!(last_paths(&mut engine), [("t".to_owned(), false), ("h".to_owned(), true)]);
-    // Nor does what has no key yet lose its place.
+    // Whoever lists it with what this host has no key for keeps nobody away, at any time.
     let mut engine = Engine::new(Policy::default());
     engine.on_configured(NOW, [controller("h"), controller("l")], Vec::new());
-    engine.on_log(NOW, &controller("l"), vec![for_tls("t", Tls::WithoutKey)]);
-    engine.on_log(NOW, &controller("h"), Vec::new());
-    engine.on_log(NOW, &controller("h"), vec![subsystem("a", "h")]);
-    assert_eq!(last_paths(&mut engine), [("t".to_owned(), true), ("h".to_owned(), false)]);
+    engine.on_log(NOW, &controller("h"), vec![for_tls("h", Tls::WithoutKey)]);
+    engine.on_controller_away(NOW, &controller("l"));
+    engine.on_namespaces(NOW, &seen("a"), None, []);
+    engine.on_log(NOW, &controller("l"), vec![subsystem("a", "t")]);
+    assert_eq!(last_paths(&mut engine), [("t".to_owned(), false), ("h".to_owned(), true)]);
+    assert!(!engine.is_settled(), "it is asked there now");
 }
 
 /// `l` lists `a`, and so does `h`, which has spoken before; nobody has answered yet.
