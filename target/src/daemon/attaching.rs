@@ -280,24 +280,13 @@ impl Daemon {
 
 #[cfg(test)]
 mod tests {
+    use super::super::disks::tests::daemon;
     use super::super::worker_group::{Selection, WorkerGroup};
     use super::*;
     use crate::barrier::Scope;
-    use crate::control::Waker;
-    use crate::sockets::Sockets;
     use nvmf_backend::{DEVICES_MAX, DiskSpec};
-    use nvmf_config::Config;
 
     const PATIENCE: Duration = Duration::from_secs(60);
-
-    /// With one worker and one namespace, in memory.
-    fn daemon() -> Daemon {
-        let text = "[target]\nworkers = 1\nbuffer_memory = \"8MiB\"\n\
-            [[listener]]\naddress = \"127.0.0.1:0\"\ntransport = \"tcp\"\n\
-            [[subsystem]]\nnqn = \"nqn.2026-11.com.example:disks\"\nallow_any_host = true\n\
-            [[subsystem.namespace]]\nnsid = 1\nmemory = \"1MiB\"\n";
-        Daemon::start(Config::parse(text).unwrap(), None, Waker::default(), Sockets::default()).unwrap()
-    }
 
     /// One that is not served, with its own disk.
     fn another(daemon: &Daemon, device: DeviceId) -> Export {

@@ -255,7 +255,7 @@ pub(super) fn error_text(error: &(dyn std::error::Error + 'static)) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::control::Waker;
     use crate::sockets::Sockets;
@@ -264,8 +264,8 @@ mod tests {
     use nvmf_subsystem::{HostId, WriteProtection};
     use std::time::Instant;
 
-    /// With one namespace, in memory.
-    fn daemon() -> Daemon {
+    /// With one worker and one namespace, in memory.
+    pub(in crate::daemon) fn daemon() -> Daemon {
         let text = "[target]\nworkers = 1\nbuffer_memory = \"8MiB\"\n\
             [[listener]]\naddress = \"127.0.0.1:0\"\ntransport = \"tcp\"\n\
             [[subsystem]]\nnqn = \"nqn.2026-11.com.example:disks\"\nallow_any_host = true\n\

@@ -73,6 +73,15 @@ fn announced_controllers_are_followed_where_the_named_ones_leave_room() {
     assert_eq!((engine.counts().0, engine.beyond().referrals), (256, 95));
 }
 
+/// So many are named beside `d` that there is room for nobody whom they or it refer to.
+fn name_others(engine: &mut Engine) {
+    let others: Vec<_> = (0..255).map(|number| controller(&format!("e{number}"))).collect();
+    engine.on_configured(NOW, others.iter().cloned().chain([controller("d")]), Vec::new());
+    for it in &others {
+        engine.on_log(NOW, it, Vec::new());
+    }
+}
+
 #[test]
 fn disk_is_not_gone_while_there_is_no_room_for_the_discovery_controller_that_listed_it() {
     let mut engine = Engine::new(Policy::default());
@@ -86,11 +95,7 @@ fn disk_is_not_gone_while_there_is_no_room_for_the_discovery_controller_that_lis
     engine.on_attached(NOW, &disk("a", 1), true);
     actions(&mut engine);
     // Others are named, and have their share.
-    let others: Vec<_> = (0..255).map(|number| controller(&format!("e{number}"))).collect();
-    engine.on_configured(NOW, others.iter().cloned().chain([controller("d")]), Vec::new());
-    for it in &others {
-        engine.on_log(NOW, it, Vec::new());
-    }
+    name_others(&mut engine);
     assert!(engine.beyond().referrals == 201 && engine.counts().0 == 256);
     assert_eq!(until(&mut engine, NOW + LONG), Vec::<String>::new());
     // It is referred to no more.
@@ -108,11 +113,7 @@ fn disk_is_not_gone_while_there_is_no_room_for_one_on_the_way_to_who_listed_it()
     engine.on_first_namespaces(NOW, &seen("a"), [1]);
     engine.on_attached(NOW, &disk("a", 1), true);
     actions(&mut engine);
-    let others: Vec<_> = (0..255).map(|number| controller(&format!("e{number}"))).collect();
-    engine.on_configured(NOW, others.iter().cloned().chain([controller("d")]), Vec::new());
-    for it in &others {
-        engine.on_log(NOW, it, Vec::new());
-    }
+    name_others(&mut engine);
     // What happens besides makes no difference.
     engine.on_log(NOW, &controller("d"), vec![Entry::Referral(place("R"))]);
     assert_eq!(until(&mut engine, NOW + LONG), Vec::<String>::new());
